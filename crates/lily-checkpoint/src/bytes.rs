@@ -1,0 +1,39 @@
+//! A cheap, clonable view of read-only bytes that someone keeps alive.
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+/// A view into a memory map or into bytes embedded in the binary. Clones share the backing.
+#[derive(Clone)]
+pub struct Bytes {
+    backing: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    range: Range<usize>,
+}
+
+impl Bytes {
+    /// All of `backing`.
+    pub fn new(backing: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        let range = 0..backing.as_ref().len();
+        Self { backing: Arc::new(backing), range }
+    }
+
+    /// A part of this view. Panics where the range is outside, as slices do.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.range.len(), "slice {range:?} of {}", self.range.len());
+        Self { backing: self.backing.clone(), range: self.range.start + range.start..self.range.start + range.end }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &(*self.backing).as_ref()[self.range.clone()]
+    }
+}
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bytes({})", self.range.len())
+    }
+}

@@ -1,0 +1,13 @@
+//! Checkpoints on disk (or embedded in the binary) become typed views of weights, without a copy.
+//!
+//! - [`Checkpoint`]: a folder in the MLX 4-bit or the official HF BF16 layout, checked whole when it is opened.
+//! - [`Weights`]: every tensor of the model with its shape in its doc comment (`docs/model.md §2, §3`).
+//! - [`Matrix`]: affine-quantised (4 or 8 bit) or BF16, a view of the memory map.
+//!
+//! This room knows `lily-model` and files; it does not know devices, tokenizers or chat.
+
+mod bytes;
+mod weights;
+
+pub use bytes::Bytes;
+pub use weights::{Affine, ExpertStack, FullAttention, Layer, LinearAttention, Matrix, Mixer, Moe, Weights};

@@ -1,0 +1,16 @@
+//! The shape of the one model that Lily runs, and the contract that every device fulfils.
+//!
+//! - [`Shape`]: dimensions and layer kinds of Qwen3.6-35B-A3B (`docs/model.md §1`); smaller checkpoints of exactly the
+//!   same architecture differ only in these numbers.
+//! - [`Costs`]: bytes and FLOPs of a decoded token and of a prefill (`docs/model.md §5`).
+//! - [`Model`]: begin a sequence, extend it with tokens, read logits, snapshot, restore.
+//!
+//! This room knows nothing of files, devices, tokenizers, chat or HTTP, and depends on no other room.
+
+mod costs;
+mod model;
+mod shape;
+
+pub use costs::Costs;
+pub use model::{Logits, Model, ModelError, Rows, SeqId, Snapshot};
+pub use shape::{LayerKind, Shape};

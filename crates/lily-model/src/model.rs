@@ -1,0 +1,128 @@
+//! The contract between the engine and a device.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::Shape;
+
+/// A sequence that a model holds state for. Ids are never used twice by one model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SeqId(pub u64);
+
+/// For which of the tokens given to [`Model::prefill`] logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// None: the head is not computed.
+    None,
+    /// Only the last token.
+    Last,
+    /// Every token (perplexity, echo).
+    All,
+}
+
+/// Logits, row-major.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Logits {
+    /// Width of a row: [`Shape::vocab`], padding ids included (the sampler masks them).
+    pub vocab: usize,
+    /// rows × vocab.
+    pub data: Vec<f32>,
+}
+
+impl Logits {
+    /// How many rows there are.
+    pub fn rows(&self) -> usize {
+        if self.vocab == 0 { 0 } else { self.data.len() / self.vocab }
+    }
+
+    /// Row `i`, [vocab].
+    pub fn row(&self, i: usize) -> &[f32] {
+        &self.data[i * self.vocab..(i + 1) * self.vocab]
+    }
+}
+
+/// A copy of a sequence's state at one length. It never aliases the sequence it was taken from.
+#[derive(Clone)]
+pub struct Snapshot {
+    /// Tokens that the state has seen.
+    pub len: usize,
+    /// Bytes of memory that the copy holds.
+    pub bytes: u64,
+    /// What the device keeps; only the model that made it can read it.
+    pub state: Arc<dyn Any + Send + Sync>,
+}
+
+/// Why a device could not do what was asked. The sequence named is as it was before the call.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// More tokens than the sequence was admitted for.
+    #[error("the sequence would have {asked} tokens, but its room is {room}")]
+    OutOfRoom {
+        /// Tokens after the call.
+        asked: usize,
+        /// Tokens admitted by [`Model::begin`].
+        room: usize,
+    },
+    /// A token id that has no embedding row.
+    #[error("token id {id} is outside the vocabulary of {vocab}")]
+    BadToken {
+        /// The id given.
+        id: u32,
+        /// Rows of the embedding.
+        vocab: usize,
+    },
+    /// No such sequence, or a snapshot of another model.
+    #[error("{0}")]
+    Unknown(&'static str),
+    /// The device itself failed.
+    #[error("device: {0}")]
+    Device(String),
+}
+
+/// The model on some device. One thread owns it and calls it; the device may use many threads or a GPU inside.
+///
+/// Prefill has one arithmetic per row, however the prompt is cut into calls: cuts at multiples of 64 give the same
+/// bits as one call. Decode may have an arithmetic of its own (on the CPU it is the same).
+pub trait Model: Send {
+    /// The numbers of the checkpoint.
+    fn shape(&self) -> &Shape;
+
+    /// What runs it, for people: `"cpu (AVX2, 2 threads)"`.
+    fn device(&self) -> String;
+
+    /// Tokens that one [`Model::prefill`] call should get at most, so that a request can be cancelled between calls.
+    /// A multiple of 64.
+    fn prefill_chunk(&self) -> usize;
+
+    /// Begin an empty sequence with room for `room` tokens.
+    fn begin(&mut self, room: usize) -> Result<SeqId, ModelError>;
+
+    /// Forget a sequence and free its memory. Unknown ids are ignored.
+    fn end(&mut self, seq: SeqId);
+
+    /// Tokens that the sequence has seen.
+    fn len(&self, seq: SeqId) -> usize;
+
+    /// Append prompt tokens and return the logits that `rows` asks for.
+    fn prefill(&mut self, seq: SeqId, tokens: &[u32], rows: Rows) -> Result<Logits, ModelError>;
+
+    /// Append one generated token to each sequence of the batch (all different); row i belongs to `batch[i]`.
+    /// On an error no sequence has changed.
+    fn decode(&mut self, batch: &[(SeqId, u32)]) -> Result<Logits, ModelError>;
+
+    /// Copy the state of a sequence.
+    fn snapshot(&mut self, seq: SeqId) -> Result<Snapshot, ModelError>;
+
+    /// Begin a new sequence with room for `room` tokens from a snapshot of this model.
+    fn restore(&mut self, snapshot: &Snapshot, room: usize) -> Result<SeqId, ModelError>;
+
+    /// The token that a scripted model insists on next (tests); real models have no say.
+    fn scripted(&self, _seq: SeqId) -> Option<u32> {
+        None
+    }
+
+    /// Bytes held for sequences now (weights not counted).
+    fn state_bytes(&self) -> u64 {
+        0
+    }
+}
