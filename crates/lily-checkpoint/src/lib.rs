@@ -3,11 +3,27 @@
 //! - [`Checkpoint`]: a folder in the MLX 4-bit or the official HF BF16 layout, checked whole when it is opened.
 //! - [`Weights`]: every tensor of the model with its shape in its doc comment (`docs/model.md §2, §3`).
 //! - [`Matrix`]: affine-quantised (4 or 8 bit) or BF16, a view of the memory map.
+//! - [`inspect`]: what is in a folder, complete or not.
 //!
 //! This room knows `lily-model` and files; it does not know devices, tokenizers or chat.
 
+mod assemble;
 mod bytes;
+mod checkpoint;
+mod config;
+mod error;
+mod header;
+mod inspection;
+mod plan;
+mod source;
+mod survey;
+mod verify;
 mod weights;
 
 pub use bytes::Bytes;
+pub use checkpoint::Checkpoint;
+pub use config::{ARCHITECTURE, Config, GenerationDefaults, MODEL_TYPE, Quantization};
+pub use error::CheckpointError;
+pub use inspection::{Inspection, inspect};
+pub use plan::{Layout, Part};
 pub use weights::{Affine, ExpertStack, FullAttention, Layer, LinearAttention, Matrix, Mixer, Moe, Weights};

@@ -1,0 +1,108 @@
+//! An opened checkpoint.
+
+use std::path::Path;
+
+use lily_model::Shape;
+
+use crate::assemble::Assembler;
+use crate::source::{Source, is_plain_name};
+use crate::survey::Survey;
+use crate::{Bytes, CheckpointError, Config, GenerationDefaults, Inspection, Layout, Weights};
+
+/// A checkpoint whose files were all checked: names, shapes, types, offsets and lengths.
+#[derive(Debug)]
+pub struct Checkpoint {
+    source: Source,
+    config: Config,
+    generation: GenerationDefaults,
+    layout: Layout,
+    weights: Weights,
+    inspection: Inspection,
+}
+
+impl Checkpoint {
+    /// Open a folder with config.json and `model*.safetensors`, in the MLX or the Hugging Face layout.
+    ///
+    /// Shards are memory-mapped and must not be changed while the checkpoint is in use. Fails with the first problem;
+    /// [`inspect`](crate::inspect) lists all of them.
+    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+        Self::from_source(Source::Folder(dir.to_path_buf()))
+    }
+
+    /// Open a checkpoint embedded in the binary: pairs of file name and bytes.
+    pub fn from_embedded(name: &str, files: &'static [(&'static str, &'static [u8])]) -> Result<Self, CheckpointError> {
+        Self::from_memory(name, files.iter().map(|&(file, bytes)| (file.to_owned(), Bytes::new(bytes))).collect())
+    }
+
+    /// Open a checkpoint whose files are in memory.
+    pub fn from_memory(name: &str, files: Vec<(String, Bytes)>) -> Result<Self, CheckpointError> {
+        Self::from_source(Source::Memory { name: name.into(), files })
+    }
+
+    fn from_source(source: Source) -> Result<Self, CheckpointError> {
+        let mut survey = Survey::of(&source);
+        if !survey.problems.is_empty() {
+            return Err(survey.problems.swap_remove(0));
+        }
+        let inspection = Inspection::new(&source, &survey);
+        let Survey { config, generation, layout, tensors, plan, .. } = survey;
+        let (Some(config), Some(generation), Some(layout)) = (config, generation, layout) else {
+            return Err(CheckpointError::MissingFile {
+                place: source.place(),
+                file: "text tensors".into(),
+                hint: "its safetensors files hold nothing of the text model".into(),
+            });
+        };
+        let weights = Assembler::new(&config.shape, layout, &tensors, &plan).weights();
+        Ok(Self { source, config, generation, layout, weights, inspection })
+    }
+
+    /// Dimensions.
+    pub fn shape(&self) -> &Shape {
+        &self.config.shape
+    }
+
+    /// All weights of the text model, as views.
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// config.json, typed.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Stop ids and sampling defaults.
+    pub fn generation(&self) -> &GenerationDefaults {
+        &self.generation
+    }
+
+    /// How the tensors were stored.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Folder name, `owner/name` for a snapshot in the Hugging Face cache, or the name of an embedded checkpoint.
+    pub fn name(&self) -> String {
+        self.source.name()
+    }
+
+    /// The folder; `None` where the checkpoint is in memory.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.source {
+            Source::Folder(dir) => Some(dir),
+            Source::Memory { .. } => None,
+        }
+    }
+
+    /// Another file of the checkpoint (tokenizer.json, chat_template.jinja, …), copied into memory. `None` where it is
+    /// absent, cannot be read, or where `name` is more than a file name.
+    pub fn file(&self, name: &str) -> Option<Bytes> {
+        is_plain_name(name).then(|| self.source.read(name).ok().flatten()).flatten()
+    }
+
+    /// Sizes by part, files and costs, for people.
+    pub fn report(&self) -> &Inspection {
+        &self.inspection
+    }
+}
