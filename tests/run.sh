@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change lands; CI runs exactly this. From a fresh clone it needs Rust, Python 3 with
+# venv, and the package indexes of both on its first run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+step() { printf '\n== %s (%d s)\n' "$*" "$SECONDS"; }
+
+step "format"
+cargo fmt --all --check
+
+step "lints"
+cargo clippy --workspace --all-targets --locked -- -D warnings
+cargo clippy --workspace --all-targets --locked --no-default-features -- -D warnings
+
+step "documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+step "no C in the dependency tree"
+tests/no_c.sh
+
+step "type check for Apple silicon"
+if command -v rustup >/dev/null && rustup target add aarch64-apple-darwin; then
+  cargo check --workspace --locked --target aarch64-apple-darwin
+elif [ "$(uname -sm)" = "Darwin arm64" ]; then
+  echo "this is Apple silicon; the other steps check it"
+else
+  echo "SKIPPED: the target aarch64-apple-darwin can not be installed (rustup is missing or offline)"
+  [ -z "${CI:-}" ] || exit 1
+fi
+
+step "the real tokenizer"
+tests/tokenizer/build.sh
+
+step "tests"
+cargo build --workspace --locked
+if command -v cargo-nextest >/dev/null; then
+  cargo nextest run --workspace --locked --no-fail-fast
+  cargo test --workspace --locked --doc
+else
+  cargo test --workspace --locked --no-fail-fast
+fi
+
+step "clients and speed of the release build"
+cargo build --release --locked --package lily
+lily="$(cargo metadata --no-deps --locked --format-version 1 |
+  python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')/release/lily"
+tests/clients/run.sh "$lily"
+tests/speed.py "$lily"
+
+step "all of it holds"
