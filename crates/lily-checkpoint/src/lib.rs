@@ -4,6 +4,7 @@
 //! - [`Weights`]: every tensor of the model with its shape in its doc comment (`docs/model.md §2, §3`).
 //! - [`Matrix`]: affine-quantised (4 or 8 bit) or BF16, a view of the memory map.
 //! - [`inspect`]: what is in a folder, complete or not.
+//! - [`synthetic`], [`quant`]: seeded weights and the affine encoder, for tests and benchmarks.
 //!
 //! This room knows `lily-model` and files; it does not know devices, tokenizers or chat.
 
@@ -15,8 +16,10 @@ mod error;
 mod header;
 mod inspection;
 mod plan;
+pub mod quant;
 mod source;
 mod survey;
+pub mod synthetic;
 mod verify;
 mod weights;
 
