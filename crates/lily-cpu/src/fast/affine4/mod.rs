@@ -1,0 +1,277 @@
+//! Products of 16-bit activations with 4-bit codes, straight from the checkpoint's layout.
+//!
+//! One arithmetic for every instruction set and every number of rows: for each group g of 64 columns, in order,
+//!
+//! ```text
+//! acc = fma(f32(Σ xq · code), scale[o, g] · scale_x[t, g], acc)
+//! acc = fma(bias[o, g], sum_x[t, g], acc)
+//! ```
+//!
+//! with Σ exact in 32 bits (|Σ| ≤ 64 · 15 · 32,767). So decode (GEMV) and prefill (GEMM) give the same bits.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod portable;
+
+use lily_checkpoint::Affine;
+
+use super::quantise::{GROUP, Quantised};
+use super::simd::Isa;
+
+/// Output rows of a GEMM panel.
+pub const PANEL_ROWS: usize = 16;
+/// Groups of a panel: 16 rows × 512 columns as 16-bit codes are 16 KB, half of a small L1 cache.
+pub const PANEL_GROUPS: usize = 8;
+/// Tokens of a GEMM tile.
+const TILE: usize = 4;
+/// From this many tokens on, unpacking a panel once is cheaper than unpacking codes for each token
+/// (measured with `cargo bench -p lily-cpu --bench matmul`).
+pub const GEMM_FROM: usize = 4;
+
+/// Sixteen rows × up to eight groups, unpacked for the GEMM.
+pub struct Panel {
+    groups: usize,
+    /// [groups][32 pairs][16 rows][2]: pair p holds the columns that stand at 2p and 2p + 1 in [`super::quantise::slot`]
+    /// order, so that a 32-bit lane meets two columns of one row.
+    codes: Box<[i16; PANEL_GROUPS * GROUP * PANEL_ROWS]>,
+    /// [groups][16 rows].
+    scales: [[f32; PANEL_ROWS]; PANEL_GROUPS],
+    /// [groups][16 rows].
+    biases: [[f32; PANEL_ROWS]; PANEL_GROUPS],
+}
+
+impl Default for Panel {
+    fn default() -> Self {
+        Self {
+            groups: 0,
+            codes: vec![0; PANEL_GROUPS * GROUP * PANEL_ROWS].try_into().expect("the length is that of the array"),
+            scales: [[0.0; PANEL_ROWS]; PANEL_GROUPS],
+            biases: [[0.0; PANEL_ROWS]; PANEL_GROUPS],
+        }
+    }
+}
+
+/// Which rows of the activations take part: row `i` of a product reads row `at(i)`.
+#[derive(Clone, Copy)]
+pub enum Pick<'a> {
+    /// Rows 0..n.
+    First(usize),
+    /// These, in order.
+    List(&'a [u32]),
+}
+
+impl Pick<'_> {
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            Pick::First(n) => *n,
+            Pick::List(l) => l.len(),
+        }
+    }
+
+    /// The row that number `i` reads.
+    pub fn at(&self, i: usize) -> usize {
+        match self {
+            Pick::First(_) => i,
+            Pick::List(l) => l[i] as usize,
+        }
+    }
+}
+
+/// Rows `first..first + rows` of `m` times the picked rows of x: out [picked × stride], of which the first `rows`
+/// columns are written. `stride` ≥ `rows` rounded up to 16; the columns between are scratch.
+pub fn block(
+    isa: Isa,
+    m: &Affine,
+    first: usize,
+    rows: usize,
+    x: &Quantised,
+    pick: Pick<'_>,
+    stride: usize,
+    panel: &mut Panel,
+    out: &mut [f32],
+) {
+    assert!(m.bits == 4 && m.cols == x.cols && first + rows <= m.rows);
+    assert!(stride >= rows.next_multiple_of(PANEL_ROWS) && out.len() >= pick.len() * stride);
+    if pick.len() < GEMM_FROM {
+        for i in 0..pick.len() {
+            gemv(isa, m, first, rows, x.row(pick.at(i)), &mut out[i * stride..(i + 1) * stride]);
+        }
+    } else {
+        gemm(isa, m, first, rows, x, pick, stride, panel, out);
+    }
+}
+
+/// One token, 8 rows at a time.
+pub fn gemv(isa: Isa, m: &Affine, first: usize, rows: usize, x: super::quantise::Row<'_>, out: &mut [f32]) {
+    for start in (0..rows).step_by(8) {
+        let eight: [usize; 8] = std::array::from_fn(|r| first + (start + r).min(rows - 1));
+        let out: &mut [f32; 8] = (&mut out[start..start + 8]).try_into().expect("8 elements");
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `Isa::detect` has seen AVX2 and FMA; `eight` lies inside the matrix.
+            Isa::Avx2 => unsafe { avx2::gemv8(m, &eight, x, out) },
+            _ => portable::gemv8(m, &eight, x, out),
+        }
+    }
+}
+
+/// Many tokens: 16 rows are unpacked once and meet all of them.
+pub fn gemm(
+    isa: Isa,
+    m: &Affine,
+    first: usize,
+    rows: usize,
+    x: &Quantised,
+    pick: Pick<'_>,
+    stride: usize,
+    panel: &mut Panel,
+    out: &mut [f32],
+) {
+    let groups = m.cols / GROUP;
+    for start in (0..rows).step_by(PANEL_ROWS) {
+        let sixteen: [usize; PANEL_ROWS] = std::array::from_fn(|r| first + (start + r).min(rows - 1));
+        for i in 0..pick.len() {
+            out[i * stride + start..][..PANEL_ROWS].fill(0.0);
+        }
+        for g in (0..groups).step_by(PANEL_GROUPS) {
+            let n = PANEL_GROUPS.min(groups - g);
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: `Isa::detect` has seen AVX2; the rows and groups lie inside the matrix.
+                Isa::Avx2 => unsafe { avx2::pack(m, &sixteen, g, n, panel) },
+                _ => portable::pack(m, &sixteen, g, n, panel),
+            }
+            for i in (0..pick.len()).step_by(TILE) {
+                match pick.len() - i {
+                    1 => tile::<1>(isa, panel, x, pick, i, g, stride, start, out),
+                    2 => tile::<2>(isa, panel, x, pick, i, g, stride, start, out),
+                    3 => tile::<3>(isa, panel, x, pick, i, g, stride, start, out),
+                    _ => tile::<TILE>(isa, panel, x, pick, i, g, stride, start, out),
+                }
+            }
+        }
+    }
+}
+
+/// N tokens from number `i` on, through the panel's groups from `g` on.
+#[allow(clippy::too_many_arguments, reason = "the coordinates of a tile")]
+fn tile<const N: usize>(
+    isa: Isa,
+    panel: &Panel,
+    x: &Quantised,
+    pick: Pick<'_>,
+    i: usize,
+    g: usize,
+    stride: usize,
+    start: usize,
+    out: &mut [f32],
+) {
+    let rows: [_; N] = std::array::from_fn(|t| x.row(pick.at(i + t)).groups(g, panel.groups));
+    let mut acc: [[f32; PANEL_ROWS]; N] =
+        std::array::from_fn(|t| out[(i + t) * stride + start..][..PANEL_ROWS].try_into().expect("16 elements"));
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `Isa::detect` has seen AVX2 and FMA; each row holds the panel's groups.
+        Isa::Avx2 => unsafe { avx2::tile(panel, &rows, &mut acc) },
+        _ => portable::tile(panel, &rows, &mut acc),
+    }
+    for (t, acc) in acc.iter().enumerate() {
+        out[(i + t) * stride + start..][..PANEL_ROWS].copy_from_slice(acc);
+    }
+}
+
+/// BF16 number `i` of little-endian bytes.
+#[inline(always)]
+fn bf16(bytes: &[u8], i: usize) -> f32 {
+    f32::from_bits(u32::from(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])) << 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fast::quantise::{quantise_row, slot};
+    use crate::testing::{affine, noise};
+    use lily_checkpoint::Matrix;
+
+    fn quantised(isa: Isa, x: &[f32], cols: usize) -> Quantised {
+        let (tokens, groups) = (x.len() / cols, cols / GROUP);
+        let mut q = Quantised::default();
+        q.reset(tokens, cols);
+        for t in 0..tokens {
+            quantise_row(
+                isa,
+                &x[t * cols..(t + 1) * cols],
+                &mut q.codes[t * cols..(t + 1) * cols],
+                &mut q.scales[t * groups..(t + 1) * groups],
+                &mut q.sums[t * groups..(t + 1) * groups],
+            );
+        }
+        q
+    }
+
+    /// Shapes that do and do not divide 8, 16, the panel and the tile.
+    const SHAPES: [(usize, usize); 6] = [(16, 64), (1, 64), (37, 192), (32, 576), (24, 2048), (5, 4096)];
+
+    #[test]
+    fn every_instruction_set_and_every_row_count_gives_the_same_bits() {
+        for (rows, cols) in SHAPES {
+            let m = affine(7, rows, cols, 4);
+            for tokens in [1, 2, GEMM_FROM - 1, GEMM_FROM, GEMM_FROM + 1, 7, 9, 23] {
+                let x = noise(9, tokens * cols);
+                let q = quantised(Isa::Portable, &x, cols);
+                let stride = rows.next_multiple_of(16);
+                let mut expected = vec![0.0; tokens * stride];
+                for t in 0..tokens {
+                    gemv(Isa::Portable, &m, 0, rows, q.row(t), &mut expected[t * stride..(t + 1) * stride]);
+                }
+                let same = |what: &str, out: &[f32]| {
+                    for t in 0..tokens {
+                        let at = t * stride..t * stride + rows;
+                        assert_eq!(out[at.clone()], expected[at], "{what} {rows}×{cols}, {tokens} tokens, row {t}");
+                    }
+                };
+                for isa in Isa::available() {
+                    let (mut panel, mut out) = (Panel::default(), vec![f32::NAN; tokens * stride]);
+                    gemm(isa, &m, 0, rows, &q, Pick::First(tokens), stride, &mut panel, &mut out);
+                    same("gemm", &out);
+                    out.fill(f32::NAN);
+                    block(isa, &m, 0, rows, &q, Pick::First(tokens), stride, &mut panel, &mut out);
+                    same("block", &out);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_are_those_of_the_dequantised_matrix() {
+        for (rows, cols) in SHAPES {
+            let m = affine(3, rows, cols, 4);
+            let x = noise(5, 6 * cols);
+            let q = quantised(Isa::detect(), &x, cols);
+            let picked = [5u32, 0, 3, 3, 1];
+            let stride = rows.next_multiple_of(16);
+            let (mut panel, mut out) = (Panel::default(), vec![0.0; picked.len() * stride]);
+            block(Isa::detect(), &m, 0, rows, &q, Pick::List(&picked), stride, &mut panel, &mut out);
+            let matrix = Matrix::Affine(m);
+            let mut w = vec![0.0; cols];
+            for r in 0..rows {
+                matrix.row_f32(r, &mut w);
+                for (i, &t) in picked.iter().enumerate() {
+                    let x = &x[t as usize * cols..][..cols];
+                    let exact: f64 = x.iter().zip(&w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+                    let size: f64 = x.iter().zip(&w).map(|(x, w)| (f64::from(*x) * f64::from(*w)).abs()).sum();
+                    let error = (f64::from(out[i * stride + r]) - exact).abs();
+                    assert!(error <= 3e-5 * size, "{rows}×{cols} row {r}: off by {error} of {size}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_inside_a_group_is_a_permutation() {
+        let mut seen = [false; GROUP];
+        (0..GROUP).for_each(|i| seen[slot(i)] = true);
+        assert!(seen.iter().all(|&s| s));
+    }
+}

@@ -1,0 +1,154 @@
+//! Which vector instructions this machine has, and arithmetic that compiles well to all of them.
+//!
+//! Functions made by [`multiversion!`] are plain Rust, compiled once for each instruction set. They use `mul_add` and fixed
+//! orders of summation, so that all versions give the same bits.
+
+/// An instruction set that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// Whatever the target has by itself (on aarch64 that includes NEON).
+    Portable,
+    /// x86-64 with AVX2 and FMA.
+    Avx2,
+}
+
+impl Isa {
+    /// The best one of this machine.
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return Isa::Avx2;
+        }
+        Isa::Portable
+    }
+
+    /// All that this machine can run, the best one last.
+    pub fn available() -> Vec<Self> {
+        let mut all = vec![Isa::Portable];
+        if Self::detect() != Isa::Portable {
+            all.push(Self::detect());
+        }
+        all
+    }
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Portable if cfg!(target_arch = "aarch64") => "NEON",
+            Isa::Portable => "portable",
+            Isa::Avx2 => "AVX2",
+        }
+    }
+}
+
+/// Defines `fn name(isa: Isa, …)` with a body that is compiled for every instruction set.
+macro_rules! multiversion {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident $(<$g:ident: $bound:ident>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+        $(#[$doc])*
+        #[allow(clippy::too_many_arguments, reason = "kernels take their operands one by one")]
+        $vis fn $name $(<$g: $bound>)? (isa: $crate::fast::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            #[allow(clippy::too_many_arguments, reason = "as above")]
+            fn body $(<$g: $bound>)? ($($arg: $ty),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            #[allow(clippy::too_many_arguments, reason = "as above")]
+            fn avx2 $(<$g: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
+                body($($arg),*)
+            }
+
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: `Isa::detect` has seen AVX2 and FMA on this machine.
+                $crate::fast::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
+                _ => body($($arg),*),
+            }
+        }
+    };
+}
+pub(crate) use multiversion;
+
+/// eˣ within 2 units in the last place; 0 below −87.3 (also for −∞), 1 exactly at 0, finite for all finite x.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    // Adding 1.5 · 2²³ rounds to an integer and leaves it in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    // ln 2 in two parts; the first has few enough bits that n · LN2_HIGH is exact.
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let y = x.clamp(-87.3, 88.3);
+    let shifted = y.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = (-n).mul_add(LN2_LOW, (-n).mul_add(LN2_HIGH, y));
+    // Taylor series to r⁷; |r| ≤ ln 2 / 2.
+    let mut p = 1.0 / 5040.0;
+    for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        p = r.mul_add(p, c);
+    }
+    let power = f32::from_bits(shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
+    if x < -87.3 { 0.0 } else { p * power }
+}
+
+/// 1 / (1 + e⁻ˣ).
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// x · sigmoid(x).
+#[inline(always)]
+pub fn silu(x: f32) -> f32 {
+    x * sigmoid(x)
+}
+
+/// Σ a·b in sixteen partial sums, whatever the instruction set.
+#[inline(always)]
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    let (a16, b16) = (a.chunks_exact(16), b.chunks_exact(16));
+    let mut tail = 0.0f32;
+    for (x, y) in a16.remainder().iter().zip(b16.remainder()) {
+        tail = x.mul_add(*y, tail);
+    }
+    for (x, y) in a16.zip(b16) {
+        for i in 0..16 {
+            lanes[i] = x[i].mul_add(y[i], lanes[i]);
+        }
+    }
+    sum_lanes(lanes) + tail
+}
+
+/// Sum of sixteen lanes by halves.
+#[inline(always)]
+pub fn sum_lanes(mut lanes: [f32; 16]) -> f32 {
+    for width in [8, 4, 2, 1] {
+        for i in 0..width {
+            lanes[i] += lanes[i + width];
+        }
+    }
+    lanes[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_accurate_everywhere() {
+        let mut worst = 0.0f64;
+        for i in -870_000..880_000 {
+            let x = i as f32 * 1e-4;
+            let exact = f64::from(x).exp();
+            worst = worst.max(((f64::from(exp(x)) - exact) / exact).abs());
+        }
+        assert!(worst < 2.0 * f64::from(f32::EPSILON), "relative error {worst:e}");
+        assert_eq!(exp(0.0), 1.0);
+        assert_eq!(exp(-0.0), 1.0);
+        assert_eq!(exp(f32::NEG_INFINITY), 0.0);
+        assert_eq!(exp(-1e30), 0.0);
+        assert!(exp(1e30).is_finite());
+        assert!(sigmoid(-1e4) < 1e-37 && sigmoid(1e4) == 1.0);
+        assert!(silu(-80.0).abs() < 1e-30 && silu(80.0) == 80.0);
+    }
+}

@@ -1,0 +1,144 @@
+//! Sequences held in this process: what the oracle and the fast path share to become a [`Model`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Snapshot};
+
+/// A way to compute the model, with the state of one sequence as a value of its own.
+pub trait Forward: Send {
+    /// What a sequence carries between calls.
+    type State: Clone + Send + Sync + 'static;
+
+    /// The numbers of the checkpoint.
+    fn shape(&self) -> &Shape;
+    /// For people.
+    fn device(&self) -> String;
+    /// Tokens a call should get at most.
+    fn prefill_chunk(&self) -> usize;
+    /// The state before the first token.
+    fn start(&self) -> Self::State;
+    /// Bytes that a state holds now.
+    fn state_bytes(&self, state: &Self::State) -> u64;
+    /// Append `tokens` (checked, at least one) and return the logits of the rows asked for.
+    fn forward(&mut self, state: &mut Self::State, tokens: &[u32], rows: Rows) -> Logits;
+}
+
+struct Sequence<S> {
+    state: S,
+    len: usize,
+    room: usize,
+}
+
+/// A [`Model`] made of a [`Forward`] and the sequences it serves.
+pub struct Local<F: Forward> {
+    forward: F,
+    sequences: BTreeMap<SeqId, Sequence<F::State>>,
+    next: u64,
+}
+
+impl<F: Forward> Local<F> {
+    /// No sequence yet.
+    pub fn new(forward: F) -> Self {
+        Self { forward, sequences: BTreeMap::new(), next: 0 }
+    }
+
+    fn insert(&mut self, state: F::State, len: usize, room: usize) -> SeqId {
+        let id = SeqId(self.next);
+        self.next += 1;
+        self.sequences.insert(id, Sequence { state, len, room });
+        id
+    }
+
+    /// Refuses what cannot be appended, before anything changes.
+    fn check(&self, seq: SeqId, tokens: &[u32]) -> Result<(), ModelError> {
+        let s = self.sequences.get(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
+        let vocab = self.forward.shape().vocab;
+        if let Some(&id) = tokens.iter().find(|&&t| t as usize >= vocab) {
+            return Err(ModelError::BadToken { id, vocab });
+        }
+        let asked = s.len + tokens.len();
+        if asked > s.room {
+            return Err(ModelError::OutOfRoom { asked, room: s.room });
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, seq: SeqId, tokens: &[u32], rows: Rows) -> Logits {
+        let s = self.sequences.get_mut(&seq).expect("checked by the caller");
+        s.len += tokens.len();
+        self.forward.forward(&mut s.state, tokens, rows)
+    }
+}
+
+impl<F: Forward> Model for Local<F> {
+    fn shape(&self) -> &Shape {
+        self.forward.shape()
+    }
+
+    fn device(&self) -> String {
+        self.forward.device()
+    }
+
+    fn prefill_chunk(&self) -> usize {
+        self.forward.prefill_chunk()
+    }
+
+    fn begin(&mut self, room: usize) -> Result<SeqId, ModelError> {
+        let state = self.forward.start();
+        Ok(self.insert(state, 0, room))
+    }
+
+    fn end(&mut self, seq: SeqId) {
+        self.sequences.remove(&seq);
+    }
+
+    fn len(&self, seq: SeqId) -> usize {
+        self.sequences.get(&seq).map_or(0, |s| s.len)
+    }
+
+    fn prefill(&mut self, seq: SeqId, tokens: &[u32], rows: Rows) -> Result<Logits, ModelError> {
+        self.check(seq, tokens)?;
+        let mut all = Logits { vocab: self.shape().vocab, data: Vec::new() };
+        let mut parts = tokens.chunks(self.prefill_chunk()).peekable();
+        while let Some(part) = parts.next() {
+            let rows = if rows == Rows::Last && parts.peek().is_some() { Rows::None } else { rows };
+            all.data.append(&mut self.append(seq, part, rows).data);
+        }
+        Ok(all)
+    }
+
+    fn decode(&mut self, batch: &[(SeqId, u32)]) -> Result<Logits, ModelError> {
+        for (i, &(seq, token)) in batch.iter().enumerate() {
+            if batch[..i].iter().any(|&(other, _)| other == seq) {
+                return Err(ModelError::Unknown("a sequence stands twice in a decode batch"));
+            }
+            self.check(seq, &[token])?;
+        }
+        let mut all = Logits { vocab: self.shape().vocab, data: Vec::new() };
+        for &(seq, token) in batch {
+            all.data.append(&mut self.append(seq, &[token], Rows::Last).data);
+        }
+        Ok(all)
+    }
+
+    fn snapshot(&mut self, seq: SeqId) -> Result<Snapshot, ModelError> {
+        let s = self.sequences.get(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
+        Ok(Snapshot { len: s.len, bytes: self.forward.state_bytes(&s.state), state: Arc::new(s.state.clone()) })
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot, room: usize) -> Result<SeqId, ModelError> {
+        let state = snapshot
+            .state
+            .downcast_ref::<F::State>()
+            .ok_or(ModelError::Unknown("the snapshot was made by another model"))?;
+        if snapshot.len > room {
+            return Err(ModelError::OutOfRoom { asked: snapshot.len, room });
+        }
+        Ok(self.insert(state.clone(), snapshot.len, room))
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.sequences.values().map(|s| self.forward.state_bytes(&s.state)).sum()
+    }
+}

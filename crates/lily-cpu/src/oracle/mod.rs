@@ -1,0 +1,162 @@
+//! The model in plain F32 (`docs/model.md §4`). Written to be read beside the text: no threads, no SIMD by hand, no
+//! reordering. Each function takes T rows and returns T rows.
+
+mod attention;
+pub mod chunked;
+mod delta;
+mod moe;
+mod ops;
+
+use lily_checkpoint::{Mixer, Weights};
+use lily_model::{Logits, Rows, Shape};
+
+use crate::Forward;
+use ops::{add, linear, rms_norm};
+
+pub use attention::{KvCache, inv_freq};
+pub use delta::DeltaState;
+
+/// The oracle: shape and weights.
+pub struct Oracle {
+    shape: Shape,
+    weights: Weights,
+}
+
+/// What a sequence carries between calls.
+#[derive(Clone)]
+pub struct State {
+    /// Tokens seen.
+    pub len: usize,
+    /// One entry a layer.
+    pub layers: Vec<LayerState>,
+}
+
+/// The state of one layer.
+#[derive(Clone)]
+pub enum LayerState {
+    /// Of a linear layer.
+    Linear(DeltaState),
+    /// Of a full layer.
+    Full(KvCache),
+}
+
+/// Values on the way, for goldens. All row-major, T rows.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// [T × hidden].
+    pub embed: Vec<f32>,
+    /// One entry a layer.
+    pub layers: Vec<LayerTrace>,
+    /// [T × hidden].
+    pub final_norm: Vec<f32>,
+}
+
+/// Values of one layer.
+#[derive(Clone, Debug, Default)]
+pub struct LayerTrace {
+    /// [T × hidden], before it is added to the residual stream.
+    pub mixer: Vec<f32>,
+    /// [T × experts_per_token], in descending weight.
+    pub experts: Vec<usize>,
+    /// [T × experts_per_token].
+    pub expert_weights: Vec<f32>,
+    /// [T × hidden], the residual stream after the layer.
+    pub output: Vec<f32>,
+}
+
+impl Oracle {
+    /// Clones of `weights` share the memory map.
+    pub fn new(shape: &Shape, weights: &Weights) -> Self {
+        Self { shape: shape.clone(), weights: weights.clone() }
+    }
+
+    /// Append `tokens`; the hidden rows after the final norm [T × hidden], and what happened on the way.
+    pub fn hidden(&self, state: &mut State, tokens: &[u32]) -> (Vec<f32>, Trace) {
+        let s = &self.shape;
+        let mut trace = Trace::default();
+        let mut x = vec![0.0; tokens.len() * s.hidden];
+        for (row, &token) in x.chunks_exact_mut(s.hidden).zip(tokens) {
+            self.weights.embed.row_f32(token as usize, row);
+        }
+        trace.embed = x.clone();
+        for (weights, state_of_layer) in self.weights.layers.iter().zip(&mut state.layers) {
+            trace.layers.push(layer(s, weights, state_of_layer, state.len, &mut x));
+        }
+        state.len += tokens.len();
+        let h = rms_norm(&x, &self.weights.norm, s.norm_eps);
+        trace.final_norm = h.clone();
+        (h, trace)
+    }
+
+    /// Logits [T × vocab] of hidden rows [T × hidden].
+    pub fn head(&self, hidden: &[f32]) -> Vec<f32> {
+        linear(hidden, &self.weights.lm_head)
+    }
+}
+
+/// One layer over T rows of the residual stream, in place; the first row stands at position `start`.
+pub fn layer(s: &Shape, w: &lily_checkpoint::Layer, state: &mut LayerState, start: usize, x: &mut [f32]) -> LayerTrace {
+    let h = rms_norm(x, &w.input_norm, s.norm_eps);
+    let mixer = match (&w.mixer, state) {
+        (Mixer::Linear(w), LayerState::Linear(state)) => delta::linear_attention(s, w, state, &h),
+        (Mixer::Full(w), LayerState::Full(cache)) => attention::full_attention(s, w, cache, start, &h),
+        _ => unreachable!("Oracle::start makes the state of a layer from its kind"),
+    };
+    add(x, &mixer);
+    let h = rms_norm(x, &w.post_norm, s.norm_eps);
+    let (y, experts, expert_weights) = moe::moe(s, &w.moe, &h);
+    add(x, &y);
+    LayerTrace { mixer, experts, expert_weights, output: x.to_vec() }
+}
+
+impl LayerState {
+    /// Before the first token.
+    pub fn start(s: &Shape, kind: lily_model::LayerKind) -> Self {
+        match kind {
+            lily_model::LayerKind::Linear => LayerState::Linear(DeltaState::start(s)),
+            lily_model::LayerKind::Full => LayerState::Full(KvCache::default()),
+        }
+    }
+}
+
+impl Forward for Oracle {
+    type State = State;
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn device(&self) -> String {
+        "cpu oracle (plain F32, 1 thread)".into()
+    }
+
+    fn prefill_chunk(&self) -> usize {
+        512
+    }
+
+    fn start(&self) -> State {
+        State { len: 0, layers: self.shape.layers.iter().map(|&k| LayerState::start(&self.shape, k)).collect() }
+    }
+
+    fn state_bytes(&self, state: &State) -> u64 {
+        let values: usize = state
+            .layers
+            .iter()
+            .map(|l| match l {
+                LayerState::Linear(d) => d.recurrent.len() + d.conv.len(),
+                LayerState::Full(c) => c.k.len() + c.v.len(),
+            })
+            .sum();
+        4 * values as u64
+    }
+
+    fn forward(&mut self, state: &mut State, tokens: &[u32], rows: Rows) -> Logits {
+        let (h, _) = self.hidden(state, tokens);
+        let wanted = match rows {
+            Rows::None => &h[h.len()..],
+            Rows::Last => &h[h.len() - self.shape.hidden..],
+            Rows::All => &h[..],
+        };
+        Logits { vocab: self.shape.vocab, data: self.head(wanted) }
+    }
+}
