@@ -4,6 +4,7 @@
 //! - [`Weights`]: every tensor of the model with its shape in its doc comment (`docs/model.md §2, §3`).
 //! - [`Matrix`]: affine-quantised (4 or 8 bit) or BF16, a view of the memory map.
 //! - [`inspect`]: what is in a folder, complete or not.
+//! - [`hub`]: a repository's name to its folder in the Hugging Face cache, offline.
 //! - [`synthetic`], [`quant`]: seeded weights and the affine encoder, for tests and benchmarks.
 //!
 //! This room knows `lily-model` and files; it does not know devices, tokenizers or chat.
@@ -14,6 +15,7 @@ mod checkpoint;
 mod config;
 mod error;
 mod header;
+pub mod hub;
 mod inspection;
 mod plan;
 pub mod quant;
@@ -27,6 +29,6 @@ pub use bytes::Bytes;
 pub use checkpoint::Checkpoint;
 pub use config::{ARCHITECTURE, Config, GenerationDefaults, MODEL_TYPE, Quantization};
 pub use error::CheckpointError;
-pub use inspection::{Inspection, inspect};
+pub use inspection::{FileStatus, Inspection, PartSize, Tally, inspect};
 pub use plan::{Layout, Part};
 pub use weights::{Affine, ExpertStack, FullAttention, Layer, LinearAttention, Matrix, Mixer, Moe, Weights};
