@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 /// A view into a memory map or into bytes embedded in the binary. Clones share the backing.
 ///
-/// No alignment is promised: tensors in a safetensors file begin at any byte (in MLX's files mostly at odd multiples of
-/// 2 or even at odd addresses, as the header's length is not padded), and embedded bytes begin anywhere. Kernels use
-/// unaligned loads.
+/// No alignment is promised: MLX does not pad the header of its files, so tensors may begin at odd addresses, and
+/// embedded bytes begin anywhere. Kernels use unaligned loads.
 #[derive(Clone)]
 pub struct Bytes {
     backing: Arc<dyn AsRef<[u8]> + Send + Sync>,

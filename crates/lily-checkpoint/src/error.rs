@@ -12,6 +12,12 @@ pub enum CheckpointError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Nothing at the path, or no folder.
+    #[error("{path} is not a folder; a checkpoint is a folder with config.json, tokenizer.json and model*.safetensors")]
+    NoFolder {
+        /// As given.
+        path: String,
+    },
     /// The folder lacks a file.
     #[error("{place} has no {file}: {hint}")]
     MissingFile {

@@ -238,3 +238,64 @@ pub(crate) fn skipped(name: &str) -> Option<Skipped> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::expected;
+    use crate::{Config, Quantization};
+
+    type Row = (String, String, String, u64);
+
+    /// Name, type, shape and bytes of a list in tests/fixtures/official, sorted.
+    fn list(tsv: &str) -> Vec<Row> {
+        let row = |line: &str| {
+            let f: Vec<&str> = line.split('\t').collect();
+            (f[0].into(), f[1].into(), f[2].into(), f[3].parse().unwrap())
+        };
+        let mut rows: Vec<Row> = tsv.lines().map(row).collect();
+        rows.sort();
+        rows
+    }
+
+    fn planned(layout: Layout, quantization: Option<&Quantization>) -> Vec<Row> {
+        let config = Config::from_json(include_bytes!("../../../tests/fixtures/official/config.json")).unwrap();
+        assert_eq!(config.shape, Shape::qwen3_6_35b_a3b());
+        let slots = slots(&config.shape, layout);
+        assert_eq!(slots.iter().map(Slot::parameters).sum::<u64>(), 34_660_610_688);
+        let mut rows = Vec::new();
+        for slot in slots {
+            let bits = quantization.filter(|_| slot.form == Form::Matrix).and_then(|q| q.of(&slot.module, true));
+            for e in expected(&slot, bits) {
+                let dims: Vec<String> = e.shape.iter().map(usize::to_string).collect();
+                let bytes = (e.shape.iter().product::<usize>() * e.dtypes[0].size()) as u64;
+                rows.push((e.name, e.dtypes[0].to_string(), dims.join("x"), bytes));
+            }
+        }
+        rows.sort();
+        rows
+    }
+
+    #[test]
+    fn the_official_checkpoint() {
+        let all = list(include_str!("../../../tests/fixtures/official/tensors_hf.tsv"));
+        assert_eq!(all.len(), 1045);
+        let (text, rest): (Vec<Row>, Vec<Row>) = all.into_iter().partition(|row| skipped(&row.0).is_none());
+        assert_eq!(text.len(), 693);
+        assert_eq!(planned(Layout::Hf, None), text);
+        let tally = |kind| {
+            let bytes = rest.iter().filter(|row| skipped(&row.0) == Some(kind)).map(|row| row.3);
+            (bytes.clone().count(), bytes.sum::<u64>())
+        };
+        assert_eq!(tally(Skipped::Mtp), (19, 1_689_281_536));
+        assert_eq!(tally(Skipped::Vision), (333, 893_142_496));
+    }
+
+    #[test]
+    fn the_4_bit_checkpoint() {
+        let ours = planned(Layout::Mlx, Some(&Quantization::mlx_4bit(40)));
+        assert_eq!(ours.len(), 1757);
+        assert_eq!(ours, list(include_str!("../../../tests/fixtures/official/tensors_mlx4.tsv")));
+        assert_eq!(ours.iter().map(|row| row.3).sum::<u64>(), 19_508_787_456);
+    }
+}

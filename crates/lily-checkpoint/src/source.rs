@@ -39,6 +39,14 @@ impl Source {
         last(&dir).unwrap_or_else(|| dir.display().to_string())
     }
 
+    /// Whether there is anything to look into.
+    pub fn exists(&self) -> bool {
+        match self {
+            Source::Folder(dir) => dir.is_dir(),
+            Source::Memory { .. } => true,
+        }
+    }
+
     /// Names of all files, sorted.
     pub fn list(&self) -> Result<Vec<String>, CheckpointError> {
         let mut names = match self {

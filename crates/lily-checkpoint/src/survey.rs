@@ -52,6 +52,10 @@ pub(crate) struct Survey {
 impl Survey {
     pub fn of(source: &Source) -> Self {
         let mut survey = Survey::default();
+        if !source.exists() {
+            survey.problems.push(CheckpointError::NoFolder { path: source.place() });
+            return survey;
+        }
         survey.read_configs(source);
         survey.read_shards(source);
         survey.check_plan();

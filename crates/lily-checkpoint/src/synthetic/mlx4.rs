@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 
 use lily_model::{LayerKind, Shape};
@@ -115,11 +116,8 @@ impl Tensor {
     }
 
     /// The bytes of a range; both ends are multiples of 8 or the tensor's own.
-    fn make(&self, seed: u64, range: std::ops::Range<u64>) -> Vec<u8> {
+    fn make(&self, seed: u64, range: Range<u64>) -> Vec<u8> {
         let mut out = Vec::with_capacity((range.end - range.start) as usize + 8);
-        let mut bf16 = |value: &dyn Fn(u64) -> f32| {
-            out.extend((range.start / 2..range.end / 2).flat_map(|i| bf16_bits(value(i)).to_le_bytes()));
-        };
         let scale = |module: &str, step: f32| {
             let stream = Stream::new(seed, &format!("{module}.scales"));
             move |i| bf16_round(step * stream.uniform(i, 0.75, 1.25))
@@ -127,20 +125,32 @@ impl Tensor {
         match &self.kind {
             Kind::Codes => {
                 let stream = Stream::new(seed, &self.name);
-                out.extend((range.start / 8..range.end.div_ceil(8)).flat_map(|i| stream.get(i).to_le_bytes()));
-                out.truncate((range.end - range.start) as usize);
+                let len = (range.end - range.start) as usize;
+                out.resize(len.next_multiple_of(8), 0);
+                for (word, i) in out.chunks_exact_mut(8).zip(range.start / 8..) {
+                    word.copy_from_slice(&stream.get(i).to_le_bytes());
+                }
+                out.truncate(len);
             }
-            Kind::Scales { module, step } => bf16(&scale(module, *step)),
+            Kind::Scales { module, step } => bf16(&mut out, range, scale(module, *step)),
             Kind::Biases { module, step, middle } => {
                 let scale = scale(module, *step);
-                bf16(&|i| -middle * scale(i));
+                bf16(&mut out, range, |i| -middle * scale(i));
             }
             Kind::Range(lo, hi) => {
                 let stream = Stream::new(seed, &self.name);
-                bf16(&|i| stream.uniform(i, *lo, *hi));
+                bf16(&mut out, range, |i| stream.uniform(i, *lo, *hi));
             }
         }
         out
+    }
+}
+
+/// Append the BF16 values of a range of bytes.
+fn bf16(out: &mut Vec<u8>, range: Range<u64>, value: impl Fn(u64) -> f32) {
+    out.resize((range.end - range.start) as usize, 0);
+    for (bytes, i) in out.chunks_exact_mut(2).zip(range.start / 2..) {
+        bytes.copy_from_slice(&bf16_bits(value(i)).to_le_bytes());
     }
 }
 
