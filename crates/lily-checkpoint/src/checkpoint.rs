@@ -18,6 +18,8 @@ pub struct Checkpoint {
     layout: Layout,
     weights: Weights,
     inspection: Inspection,
+    /// Every text tensor, in the order of files and bytes.
+    tensors: Vec<Bytes>,
 }
 
 impl Checkpoint {
@@ -54,7 +56,10 @@ impl Checkpoint {
             });
         };
         let weights = Assembler::new(&config.shape, layout, &tensors, &plan).weights();
-        Ok(Self { source, config, generation, layout, weights, inspection })
+        let mut tensors: Vec<_> = tensors.into_values().collect();
+        tensors.sort_by(|a, b| (&a.file, a.start).cmp(&(&b.file, b.start)));
+        let tensors = tensors.into_iter().filter_map(|t| t.bytes).collect();
+        Ok(Self { source, config, generation, layout, weights, inspection, tensors })
     }
 
     /// Dimensions.
@@ -99,6 +104,28 @@ impl Checkpoint {
     /// absent, cannot be read, or where `name` is more than a file name.
     pub fn file(&self, name: &str) -> Option<Bytes> {
         is_plain_name(name).then(|| self.source.read(name).ok().flatten()).flatten()
+    }
+
+    /// Read every weight once, so that the first request does not wait for the disk. `progress` is told bytes read and
+    /// bytes in total, about every 16 MB, and stops the reading by returning `false`.
+    ///
+    /// Nothing is kept: the system holds the pages while it has memory for them, so this helps only where the weights
+    /// fit.
+    pub fn read_through(&self, progress: &mut dyn FnMut(u64, u64) -> bool) {
+        const STEP: usize = 16 << 20;
+        const PAGE: usize = 4096;
+        let total = self.inspection.bytes();
+        let mut done = 0;
+        for tensor in &self.tensors {
+            for part in tensor.chunks(STEP) {
+                std::hint::black_box(part.iter().step_by(PAGE).fold(0u8, |sum, &b| sum.wrapping_add(b)));
+                done += part.len() as u64;
+                // Small tensors would make far more reports than anyone can see.
+                if (part.len() == STEP || done == total) && !progress(done, total) {
+                    return;
+                }
+            }
+        }
     }
 
     /// Sizes by part, files and costs, for people.

@@ -1,11 +1,12 @@
-//! config.json and generation_config.json, typed. Unknown keys are accepted; values that the engine relies on are
-//! checked (`docs/model.md §1, §3.1, §6.3`).
+//! config.json, typed. Unknown keys are accepted; values that the engine relies on are checked
+//! (`docs/model.md §1, §3.1`).
 
 use std::collections::BTreeMap;
 
 use lily_model::{LayerKind, Shape};
 use serde_json::{Map, Value};
 
+use crate::keys::{Keys, object};
 use crate::weights::Affine;
 use crate::{CheckpointError, Layout};
 
@@ -22,7 +23,7 @@ pub struct Config {
     /// How modules are quantised; `None` in a checkpoint without a `quantization` block.
     pub quantization: Option<Quantization>,
     /// Ids that end an answer, as far as config.json names them (it may name too few, see
-    /// [`GenerationDefaults::eos`]).
+    /// [`GenerationDefaults::eos`](crate::GenerationDefaults::eos)).
     pub eos: Vec<u32>,
 }
 
@@ -49,103 +50,6 @@ impl Quantization {
     pub(crate) fn of(&self, module: &str, has_scales: bool) -> Option<usize> {
         self.modules.get(module).copied().unwrap_or(has_scales.then_some(self.bits))
     }
-}
-
-/// Sampling defaults and stop ids of a checkpoint (`docs/model.md §6.3`).
-#[derive(Clone, Debug, PartialEq)]
-pub struct GenerationDefaults {
-    /// Every id that ends an answer; never empty.
-    pub eos: Vec<u32>,
-    /// `false`: greedy unless the request says otherwise.
-    pub do_sample: bool,
-    /// Divides the logits; 0 means greedy.
-    pub temperature: f32,
-    /// Only the k largest logits are sampled from; 0 is off.
-    pub top_k: usize,
-    /// Only the smallest set of tokens with this probability is sampled from; 1 is off.
-    pub top_p: f32,
-    /// Tokens below this fraction of the best one's probability are dropped; 0 is off.
-    pub min_p: f32,
-    /// Factor on the logits of tokens already seen; 1 is off.
-    pub repetition_penalty: f32,
-    /// Subtracted once from the logits of tokens already generated; 0 is off.
-    pub presence_penalty: f32,
-}
-
-/// A JSON object with the file's name, for errors.
-#[derive(Clone, Copy)]
-struct Keys<'a> {
-    file: &'static str,
-    /// `text_config.` inside that object.
-    prefix: &'static str,
-    map: &'a Map<String, Value>,
-}
-
-impl<'a> Keys<'a> {
-    fn bad(&self, key: &str, problem: impl Into<String>) -> CheckpointError {
-        CheckpointError::Config { file: self.file, key: format!("{}{key}", self.prefix), problem: problem.into() }
-    }
-
-    /// The value, where it is there and not null.
-    fn get(&self, key: &str) -> Option<&'a Value> {
-        self.map.get(key).filter(|v| !v.is_null())
-    }
-
-    fn object(&self, key: &str) -> Result<Option<&'a Map<String, Value>>, CheckpointError> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(Value::Object(map)) => Ok(Some(map)),
-            Some(v) => Err(self.bad(key, format!("is {v} and should be an object"))),
-        }
-    }
-
-    /// A positive integer. `max` is far above anything real; it keeps products of dimensions within 64 bits.
-    fn size(&self, key: &str, max: u64) -> Result<usize, CheckpointError> {
-        let value = self.get(key).ok_or_else(|| self.bad(key, "is missing"))?;
-        match value.as_u64() {
-            Some(n) if (1..=max).contains(&n) => Ok(n as usize),
-            _ => Err(self.bad(key, format!("is {value} and should be an integer from 1 to {max}"))),
-        }
-    }
-
-    fn number(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
-        self.get(key)
-            .map(|v| v.as_f64().ok_or_else(|| self.bad(key, format!("is {v} and should be a number"))))
-            .transpose()
-    }
-
-    /// A number within `low..=high`, or `default` where there is none.
-    fn ranged(&self, key: &str, low: f64, high: f64, default: f32) -> Result<f32, CheckpointError> {
-        match self.number(key)? {
-            None => Ok(default),
-            Some(n) if (low..=high).contains(&n) => Ok(n as f32),
-            Some(n) => Err(self.bad(key, format!("is {n} and should be from {low} to {high}"))),
-        }
-    }
-
-    /// Refuse any value but `wanted`; an absent key counts as `wanted`.
-    fn only(&self, key: &str, wanted: Value, why: &str) -> Result<(), CheckpointError> {
-        match self.get(key) {
-            Some(v) if *v != wanted => Err(self.bad(key, format!("is {v}, but {why}"))),
-            _ => Ok(()),
-        }
-    }
-
-    fn ids(&self, key: &str) -> Result<Vec<u32>, CheckpointError> {
-        let id = |v: &Value| {
-            (v.as_u64().and_then(|n| u32::try_from(n).ok()))
-                .ok_or_else(|| self.bad(key, format!("holds {v}, which is not a token id")))
-        };
-        match self.get(key) {
-            None => Ok(Vec::new()),
-            Some(Value::Array(list)) => list.iter().map(id).collect(),
-            Some(v) => Ok(vec![id(v)?]),
-        }
-    }
-}
-
-fn object(file: &'static str, bytes: &[u8]) -> Result<Map<String, Value>, CheckpointError> {
-    serde_json::from_slice(bytes).map_err(|e| CheckpointError::Json { file: file.into(), problem: e.to_string() })
 }
 
 impl Config {
@@ -346,61 +250,4 @@ fn quantization(top: Keys) -> Result<Option<Quantization>, CheckpointError> {
         modules.insert(module.clone(), entry);
     }
     Ok(Some(Quantization { bits, modules }))
-}
-
-impl GenerationDefaults {
-    /// From generation_config.json, where there is one; the stop ids fall back to config.json's.
-    ///
-    /// Without the file the sampling values are the official ones. In a file, a key that is not there is off.
-    pub fn from_json(bytes: Option<&[u8]>, config: &Config) -> Result<Self, CheckpointError> {
-        let file = "generation_config.json";
-        let official = Self {
-            eos: config.eos.clone(),
-            do_sample: true,
-            temperature: 1.0,
-            top_k: 20,
-            top_p: 0.95,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-        };
-        let Some(bytes) = bytes else { return official.checked(config, "config.json") };
-        let map = object(file, bytes)?;
-        let keys = Keys { file, prefix: "", map: &map };
-        let eos = keys.ids("eos_token_id")?;
-        let (eos, eos_file) = if eos.is_empty() { (config.eos.clone(), "config.json") } else { (eos, file) };
-        let top_k = match keys.get("top_k") {
-            None => 0,
-            Some(v) => {
-                let k = v.as_u64().filter(|&k| k <= 1 << 24);
-                k.ok_or_else(|| keys.bad("top_k", format!("is {v} and should be a small integer")))? as usize
-            }
-        };
-        let do_sample = match keys.get("do_sample") {
-            None => true,
-            Some(v) => v.as_bool().ok_or_else(|| keys.bad("do_sample", format!("is {v} and should be a boolean")))?,
-        };
-        let defaults = Self {
-            eos,
-            do_sample,
-            temperature: keys.ranged("temperature", 0.0, 100.0, 1.0)?,
-            top_k,
-            top_p: keys.ranged("top_p", 0.0, 1.0, 1.0)?,
-            min_p: keys.ranged("min_p", 0.0, 1.0, 0.0)?,
-            repetition_penalty: keys.ranged("repetition_penalty", 1e-3, 1e3, 1.0)?,
-            presence_penalty: keys.ranged("presence_penalty", -1e3, 1e3, 0.0)?,
-        };
-        defaults.checked(config, eos_file)
-    }
-
-    fn checked(self, config: &Config, file: &'static str) -> Result<Self, CheckpointError> {
-        let bad = |problem: String| CheckpointError::Config { file, key: "eos_token_id".into(), problem };
-        if self.eos.is_empty() {
-            return Err(bad("is missing, and without it no answer would end".into()));
-        }
-        match self.eos.iter().find(|&&id| id as usize >= config.shape.vocab) {
-            Some(id) => Err(bad(format!("holds {id}, but the vocabulary has {} ids", config.shape.vocab))),
-            None => Ok(self),
-        }
-    }
 }

@@ -100,8 +100,8 @@ impl Header {
         let length = u64::from_le_bytes(*length);
         if length > MAX_HEADER {
             return Err(fail(format!(
-                "its first 8 bytes ask for a header of {length} bytes (at most {MAX_HEADER} are sensible); this is not \
-                 a safetensors file"
+                "its first 8 bytes ask for a header of {length} bytes (at most {MAX_HEADER} are sensible): this is not \
+                 a safetensors file but perhaps a Git LFS pointer or a saved error page; download it again"
             )));
         }
         let length = length as usize;

@@ -142,28 +142,28 @@ impl Inspection {
         self.files.iter().filter(|f| f.needed && f.bytes.is_none())
     }
 
-    /// Parameters of the text model by config.json [34,660,610,688].
+    /// Parameters of the text model by config.json `[34,660,610,688]`.
     pub fn parameters(&self) -> u64 {
         self.parts.values().map(|p| p.parameters).sum()
     }
 
-    /// Tensors of the text model that are there [MLX 4 bit: 1,757; HF: 693].
+    /// Tensors of the text model that are there (MLX 4 bit: 1,757; HF: 693).
     pub fn tensors(&self) -> usize {
         self.parts.values().map(|p| p.tensors).sum()
     }
 
-    /// Bytes of these tensors [MLX 4 bit: 19,508,787,456].
+    /// Bytes of these tensors (MLX 4 bit: 19,508,787,456).
     pub fn bytes(&self) -> u64 {
         self.parts.values().map(|p| p.bytes).sum()
     }
 }
 
-/// BF16 bytes that a token adds to the KV cache [20,480].
+/// BF16 bytes that a token adds to the KV cache `[20,480]`.
 fn kv_bytes(s: &Shape) -> u64 {
     2 * s.kv_values_per_token()
 }
 
-/// Bytes of a sequence apart from its KV: recurrent state in F32, convolution state in BF16 [64,389,120].
+/// Bytes of a sequence apart from its KV: recurrent state in F32, convolution state in BF16 `[64,389,120]`.
 fn state_bytes(s: &Shape) -> u64 {
     s.recurrent_bytes() + (s.count(LayerKind::Linear) * (s.conv_taps - 1) * s.conv_dim() * 2) as u64
 }

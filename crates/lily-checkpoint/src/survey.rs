@@ -18,6 +18,8 @@ pub(crate) struct Stored {
     pub file: String,
     pub dtype: Dtype,
     pub shape: Vec<usize>,
+    /// Where it begins in the file.
+    pub start: usize,
     /// Length in bytes by type and shape.
     pub len: usize,
     /// `None` where the shard ends before it does.
@@ -153,7 +155,8 @@ impl Survey {
                 Some(Skipped::Mtp) => &mut self.mtp,
                 None => {
                     let bytes = (t.range.end <= bytes.len()).then(|| bytes.slice(t.range.clone()));
-                    let stored = Stored { file: file.into(), dtype: t.dtype, shape: t.shape, len, bytes };
+                    let stored =
+                        Stored { file: file.into(), dtype: t.dtype, shape: t.shape, start: t.range.start, len, bytes };
                     if let Some(other) = self.tensors.insert(t.name.clone(), stored) {
                         self.problems.push(CheckpointError::Tensor {
                             problem: format!("is in {} as well", other.file),

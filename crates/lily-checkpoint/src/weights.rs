@@ -1,9 +1,9 @@
-//! The weights of the model, typed. Shapes are [rows × columns] = [outputs × inputs]; the full model's sizes stand in
+//! The weights of the model, typed. Shapes are `[rows × columns]` = `[outputs × inputs]`; the full model's sizes stand in
 //! brackets (`docs/model.md §2`).
 
 use crate::Bytes;
 
-/// A matrix [rows × cols] that multiplies activations: y = x · Wᵀ.
+/// A matrix `[rows × cols]` that multiplies activations: y = x · Wᵀ.
 #[derive(Clone, Debug)]
 pub enum Matrix {
     /// 4 or 8 bit codes with a scale and a bias per group of 64 columns (`docs/model.md §3.2`).
@@ -88,7 +88,7 @@ impl Matrix {
         }
     }
 
-    /// Row `r` as F32, written to `out` [cols].
+    /// Row `r` as F32, written to `out`, `[cols]`.
     pub fn row_f32(&self, r: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.cols());
         match self {
@@ -123,24 +123,24 @@ pub(crate) fn bf16_at(bytes: &[u8], i: usize) -> f32 {
 /// All the weights of the text model.
 #[derive(Clone, Debug)]
 pub struct Weights {
-    /// [248320 × 2048]; read by row.
+    /// `[248320 × 2048]`; read by row.
     pub embed: Matrix,
     /// One entry a layer.
     pub layers: Vec<Layer>,
-    /// Multiplier of the final norm [2048]. Norm multipliers are ready for use: the HF layout's 1 + w is already done.
+    /// Multiplier of the final norm `[2048]`. Norm multipliers are ready for use: the HF layout's 1 + w is already done.
     pub norm: Vec<f32>,
-    /// [248320 × 2048].
+    /// `[248320 × 2048]`.
     pub lm_head: Matrix,
 }
 
 /// One layer: x += mixer(norm(x)); x += moe(norm(x)).
 #[derive(Clone, Debug)]
 pub struct Layer {
-    /// Multiplier of the norm before the mixer [2048].
+    /// Multiplier of the norm before the mixer `[2048]`.
     pub input_norm: Vec<f32>,
     /// Mixes tokens.
     pub mixer: Mixer,
-    /// Multiplier of the norm before the experts [2048].
+    /// Multiplier of the norm before the experts `[2048]`.
     pub post_norm: Vec<f32>,
     /// Mixture of experts.
     pub moe: Moe,
@@ -158,61 +158,61 @@ pub enum Mixer {
 /// `docs/model.md §4.4`.
 #[derive(Clone, Debug)]
 pub struct LinearAttention {
-    /// [8192 × 2048]: rows q | k | v.
+    /// `[8192 × 2048]`: rows q | k | v.
     pub in_qkv: Matrix,
-    /// [4096 × 2048].
+    /// `[4096 × 2048]`.
     pub in_z: Matrix,
-    /// [32 × 2048], decay, one row a value head.
+    /// `[32 × 2048]`, decay, one row a value head.
     pub in_a: Matrix,
-    /// [32 × 2048], write strength, one row a value head.
+    /// `[32 × 2048]`, write strength, one row a value head.
     pub in_b: Matrix,
-    /// [8192 × 4], channel-major; tap 3 is the current token.
+    /// `[8192 × 4]`, channel-major; tap 3 is the current token.
     pub conv: Vec<f32>,
-    /// [32].
+    /// `[32]`.
     pub a_log: Vec<f32>,
-    /// [32].
+    /// `[32]`.
     pub dt_bias: Vec<f32>,
-    /// Multiplier of the gated norm [128], shared by the heads.
+    /// Multiplier of the gated norm `[128]`, shared by the heads.
     pub norm: Vec<f32>,
-    /// [2048 × 4096].
+    /// `[2048 × 4096]`.
     pub out: Matrix,
 }
 
 /// `docs/model.md §4.2`.
 #[derive(Clone, Debug)]
 pub struct FullAttention {
-    /// [8192 × 2048]: per head 256 rows of query, then 256 rows of gate.
+    /// `[8192 × 2048]`: per head 256 rows of query, then 256 rows of gate.
     pub q: Matrix,
-    /// [512 × 2048].
+    /// `[512 × 2048]`.
     pub k: Matrix,
-    /// [512 × 2048].
+    /// `[512 × 2048]`.
     pub v: Matrix,
-    /// [2048 × 4096].
+    /// `[2048 × 4096]`.
     pub o: Matrix,
-    /// Multiplier [256].
+    /// Multiplier `[256]`.
     pub q_norm: Vec<f32>,
-    /// Multiplier [256].
+    /// Multiplier `[256]`.
     pub k_norm: Vec<f32>,
 }
 
 /// `docs/model.md §4.6`.
 #[derive(Clone, Debug)]
 pub struct Moe {
-    /// [256 × 2048].
+    /// `[256 × 2048]`.
     pub router: Matrix,
-    /// Per expert [512 × 2048].
+    /// Per expert `[512 × 2048]`.
     pub gate: ExpertStack,
-    /// Per expert [512 × 2048].
+    /// Per expert `[512 × 2048]`.
     pub up: ExpertStack,
-    /// Per expert [2048 × 512].
+    /// Per expert `[2048 × 512]`.
     pub down: ExpertStack,
-    /// [512 × 2048].
+    /// `[512 × 2048]`.
     pub shared_gate: Matrix,
-    /// [512 × 2048].
+    /// `[512 × 2048]`.
     pub shared_up: Matrix,
-    /// [2048 × 512].
+    /// `[2048 × 512]`.
     pub shared_down: Matrix,
-    /// [1 × 2048], sigmoid gate of the shared expert.
+    /// `[1 × 2048]`, sigmoid gate of the shared expert.
     pub shared_expert_gate: Matrix,
 }
 

@@ -232,6 +232,7 @@ fn headers_that_are_broken() {
         patient
     };
     with(u64::MAX.to_le_bytes().to_vec()).refused(&["ask for a header of 18446744073709551615 bytes"]);
+    with(b"version https://git-lfs.github.com/spec/v1\noid sha256:00".to_vec()).refused(&["Git LFS pointer"]);
     with([&50_000_000u64.to_le_bytes()[..], b"{}"].concat()).refused(&["49999998 bytes are missing"]);
     with([&4u64.to_le_bytes()[..], b"[1]x"].concat()).refused(&["the header of model.safetensors is not the JSON"]);
     let twice =

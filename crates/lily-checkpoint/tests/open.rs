@@ -220,6 +220,18 @@ fn the_demo_checkpoint() {
 }
 
 #[test]
+fn reading_through_reports_to_the_end() {
+    let c = Checkpoint::open(&fixture("tiny/hf")).unwrap();
+    let total = c.report().bytes();
+    let mut reports = Vec::new();
+    c.read_through(&mut |done, all| {
+        reports.push((done, all));
+        true
+    });
+    assert_eq!(reports, [(total, total)]);
+}
+
+#[test]
 fn a_snapshot_in_the_cache_is_named_after_its_repository() {
     let cache = tempfile::tempdir().unwrap();
     let dir = cache.path().join("models--owner--tiny-model/snapshots/abc");

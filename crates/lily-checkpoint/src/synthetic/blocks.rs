@@ -71,6 +71,7 @@ pub fn layer(shape: &Shape, seed: u64, index: usize) -> Layer {
             file: "memory".into(),
             dtype: Dtype::Bf16,
             shape: slot.shape.clone(),
+            start: 0,
             len: bytes.len(),
             bytes: Some(Bytes::new(bytes)),
         };

@@ -1,7 +1,7 @@
 //! A random checkpoint in the MLX 4-bit layout, streamed to disk.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::ops::Range;
 use std::path::Path;
 
@@ -31,17 +31,32 @@ pub fn full_shape(layers: usize) -> Shape {
 /// Names, shapes, types and the quantisation table are those of a 4-bit conversion of the text model. Values keep
 /// activations finite, spread routing over all experts and make the recurrent decays plausible: codes are uniform,
 /// scales set the standard deviation that a trained matrix of the size would have, biases make the weights zero-mean.
-/// There is no tokenizer. `progress` is told bytes written and bytes in total. Needs about 10 MB of memory.
+/// There is no tokenizer. `progress` is told bytes written and bytes in total. Needs about 10 MB of memory. A folder that
+/// holds another checkpoint is left alone.
 pub fn write_mlx4(
     dir: &Path,
     shape: &Shape,
     seed: u64,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<u64, CheckpointError> {
+    write(dir, shape, seed, SHARD, progress)
+}
+
+fn write(
+    dir: &Path,
+    shape: &Shape,
+    seed: u64,
+    shard_bytes: u64,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<u64, CheckpointError> {
     let io = |path: &Path| {
         let path = path.display().to_string();
         move |source| CheckpointError::Io { path, source }
     };
+    if std::fs::read(dir.join("config.json")).is_ok_and(|json| !is_synthetic(&json)) {
+        let source = std::io::Error::new(ErrorKind::AlreadyExists, "holds a checkpoint that is not synthetic");
+        return Err(io(dir)(source));
+    }
     std::fs::create_dir_all(dir).map_err(io(dir))?;
     let quantization = Quantization::mlx_4bit(shape.layers.len());
     let tensors = tensors(shape, &quantization);
@@ -50,7 +65,7 @@ pub fn write_mlx4(
     let mut shards: Vec<Vec<&Tensor>> = vec![Vec::new()];
     let mut size = 0;
     for t in &tensors {
-        if size > 0 && size + t.bytes() > SHARD {
+        if size > 0 && size + t.bytes() > shard_bytes {
             shards.push(Vec::new());
             size = 0;
         }
@@ -89,6 +104,10 @@ pub fn write_mlx4(
         std::fs::write(&path, format!("{value:#}\n")).map_err(io(&path))?;
     }
     Ok(total)
+}
+
+fn is_synthetic(config: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(config).is_ok_and(|c| c["lily_synthetic"] == true)
 }
 
 /// What the numbers of a tensor are.
@@ -262,4 +281,38 @@ fn config(s: &Shape, quantization: &Quantization) -> Value {
             },
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Checkpoint;
+
+    #[test]
+    fn chunks_join_to_the_whole_tensor() {
+        let shape = full_shape(1);
+        for t in tensors(&shape, &Quantization::mlx_4bit(1)).iter().filter(|t| t.name.contains("linear_attn")) {
+            let whole = t.make(3, 0..t.bytes());
+            assert_eq!(whole.len() as u64, t.bytes(), "{}", t.name);
+            let cut = (t.bytes() / 3).next_multiple_of(8).min(t.bytes());
+            assert!(whole == [t.make(3, 0..cut), t.make(3, cut..t.bytes())].concat(), "{}", t.name);
+        }
+    }
+
+    #[test]
+    fn shards_have_an_index_and_real_checkpoints_are_left_alone() {
+        let shape = Shape { vocab: 256, hidden: 64, experts: 8, expert_width: 64, shared_width: 64, ..full_shape(4) };
+        let dir = tempfile::tempdir().unwrap();
+        let total = write(dir.path(), &shape, 1, 600_000, &mut |_, _| ()).unwrap();
+        let c = Checkpoint::open(dir.path()).unwrap();
+        assert_eq!((c.shape(), c.report().bytes()), (&shape, total));
+        let shards = c.report().files.iter().filter(|f| f.purpose == "weights").count();
+        assert!(shards > 2, "{shards} shards of {total} bytes");
+
+        // Again into the same folder; but not over another checkpoint.
+        write_mlx4(dir.path(), &shape, 2, &mut |_, _| ()).unwrap();
+        std::fs::write(dir.path().join("config.json"), "{}").unwrap();
+        let message = write_mlx4(dir.path(), &shape, 2, &mut |_, _| ()).unwrap_err().to_string();
+        assert!(message.contains("not synthetic"), "{message}");
+    }
 }
