@@ -14,6 +14,8 @@ pub mod oracle;
 #[cfg(test)]
 mod testing;
 
+#[doc(hidden)]
+pub use fast::bench;
 pub use fast::{Bf16, Fast, Isa, KvElement};
 pub use local::{Forward, Local};
 pub use oracle::Oracle;

@@ -5,17 +5,17 @@ use crate::{LayerKind, Shape};
 /// What one token costs at least. Multiply-add counts as 2 FLOPs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// Weight bytes read for a decoded token, in the 4-bit layout [1,669,561,728].
+    /// Weight bytes read for a decoded token, in the 4-bit layout `[1,669,561,728]`.
     pub decode_weight_bytes: u64,
-    /// Recurrent state (F32) and convolution state (BF16), read and written [128,778,240].
+    /// Recurrent state (F32) and convolution state (BF16), read and written `[128,778,240]`.
     pub decode_state_bytes: u64,
-    /// BF16 KV bytes of one cached position [20,480].
+    /// BF16 KV bytes of one cached position `[20,480]`.
     pub kv_bytes_per_position: u64,
-    /// FLOPs of a decoded token at position 0 [6,002,615,680].
+    /// FLOPs of a decoded token at position 0 `[6,002,615,680]`.
     pub decode_flops: u64,
     /// FLOPs of the head, which a prefill runs only for its last token.
     pub head_flops: u64,
-    /// FLOPs that one attended position adds to a token [163,840].
+    /// FLOPs that one attended position adds to a token `[163,840]`.
     pub attention_flops_per_position: u64,
 }
 

@@ -32,10 +32,10 @@ pub struct Logits {
 impl Logits {
     /// How many rows there are.
     pub fn rows(&self) -> usize {
-        if self.vocab == 0 { 0 } else { self.data.len() / self.vocab }
+        self.data.len().checked_div(self.vocab).unwrap_or(0)
     }
 
-    /// Row `i`, [vocab].
+    /// Row `i`, `[vocab]`.
     pub fn row(&self, i: usize) -> &[f32] {
         &self.data[i * self.vocab..(i + 1) * self.vocab]
     }

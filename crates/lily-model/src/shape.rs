@@ -12,66 +12,66 @@ pub enum LayerKind {
 /// The numbers of one checkpoint. The full model's values stand in brackets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
-    /// Rows of embedding and head, padding rows included [248320].
+    /// Rows of embedding and head, padding rows included `[248320]`.
     pub vocab: usize,
-    /// Width of the residual stream [2048].
+    /// Width of the residual stream `[2048]`.
     pub hidden: usize,
-    /// One entry a layer [40; each fourth is full attention].
+    /// One entry a layer `[40; each fourth is full attention]`.
     pub layers: Vec<LayerKind>,
-    /// Query heads of full attention [16].
+    /// Query heads of full attention `[16]`.
     pub query_heads: usize,
-    /// Key/value heads of full attention [2].
+    /// Key/value heads of full attention `[2]`.
     pub kv_heads: usize,
-    /// Width of a full-attention head [256].
+    /// Width of a full-attention head `[256]`.
     pub head_dim: usize,
-    /// How many of `head_dim` rotate [64].
+    /// How many of `head_dim` rotate `[64]`.
     pub rotary_dim: usize,
-    /// Base of the rotary frequencies [1e7].
+    /// Base of the rotary frequencies `[1e7]`.
     pub rope_theta: f32,
-    /// Key (and query) heads of linear attention [16].
+    /// Key (and query) heads of linear attention `[16]`.
     pub linear_key_heads: usize,
-    /// Value heads of linear attention [32].
+    /// Value heads of linear attention `[32]`.
     pub linear_value_heads: usize,
-    /// Width of a linear-attention head, keys and values alike [128].
+    /// Width of a linear-attention head, keys and values alike `[128]`.
     pub linear_head_dim: usize,
-    /// Taps of the causal convolution [4].
+    /// Taps of the causal convolution `[4]`.
     pub conv_taps: usize,
-    /// Routed experts a layer [256].
+    /// Routed experts a layer `[256]`.
     pub experts: usize,
-    /// Experts chosen for a token [8].
+    /// Experts chosen for a token `[8]`.
     pub experts_per_token: usize,
-    /// Inner width of a routed expert [512].
+    /// Inner width of a routed expert `[512]`.
     pub expert_width: usize,
-    /// Inner width of the shared expert [512].
+    /// Inner width of the shared expert `[512]`.
     pub shared_width: usize,
-    /// Added to the mean square in every RMS norm [1e-6].
+    /// Added to the mean square in every RMS norm `[1e-6]`.
     pub norm_eps: f32,
-    /// Positions that the model was made for [262144].
+    /// Positions that the model was made for `[262144]`.
     pub max_context: usize,
 }
 
 impl Shape {
-    /// Width of the query (or key) part of a linear layer: heads × head width [2048].
+    /// Width of the query (or key) part of a linear layer: heads × head width `[2048]`.
     pub fn key_dim(&self) -> usize {
         self.linear_key_heads * self.linear_head_dim
     }
 
-    /// Width of the value part of a linear layer [4096].
+    /// Width of the value part of a linear layer `[4096]`.
     pub fn value_dim(&self) -> usize {
         self.linear_value_heads * self.linear_head_dim
     }
 
-    /// Channels of the convolution: q | k | v [8192].
+    /// Channels of the convolution: q | k | v `[8192]`.
     pub fn conv_dim(&self) -> usize {
         2 * self.key_dim() + self.value_dim()
     }
 
-    /// Width of all query heads together, and of the attention output [4096].
+    /// Width of all query heads together, and of the attention output `[4096]`.
     pub fn query_dim(&self) -> usize {
         self.query_heads * self.head_dim
     }
 
-    /// Width of all key (or value) heads of full attention [512].
+    /// Width of all key (or value) heads of full attention `[512]`.
     pub fn kv_dim(&self) -> usize {
         self.kv_heads * self.head_dim
     }
@@ -81,13 +81,13 @@ impl Shape {
         self.layers.iter().filter(|&&k| k == kind).count()
     }
 
-    /// Bytes of the F32 recurrent state of one sequence, all linear layers [62,914,560].
+    /// Bytes of the F32 recurrent state of one sequence, all linear layers `[62,914,560]`.
     pub fn recurrent_bytes(&self) -> u64 {
         (self.count(LayerKind::Linear) * self.linear_value_heads * self.linear_head_dim * self.linear_head_dim * 4)
             as u64
     }
 
-    /// Values (of any type) that one position adds to the KV cache, all full layers [10,240].
+    /// Values (of any type) that one position adds to the KV cache, all full layers `[10,240]`.
     pub fn kv_values_per_token(&self) -> u64 {
         (self.count(LayerKind::Full) * 2 * self.kv_dim()) as u64
     }

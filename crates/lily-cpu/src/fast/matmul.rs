@@ -63,6 +63,7 @@ impl Activations {
         self.values.resize(tokens * cols, 0.0);
         self.quantised.reset(tokens, cols);
         let groups = cols / GROUP;
+        let stride = self.quantised.stride();
         let values = Disjoint::new(&mut self.values);
         let codes = Disjoint::new(&mut self.quantised.codes);
         let scales = Disjoint::new(&mut self.quantised.scales);
@@ -72,7 +73,7 @@ impl Activations {
             let (row, codes, scales, sums) = unsafe {
                 (
                     values.part(t * cols, cols),
-                    codes.part(t * cols, cols),
+                    codes.part(t * stride, cols),
                     scales.part(t * groups, groups),
                     sums.part(t * groups, groups),
                 )

@@ -7,6 +7,7 @@
 
 mod affine4;
 mod attention;
+pub mod bench;
 mod delta;
 mod dense;
 mod matmul;

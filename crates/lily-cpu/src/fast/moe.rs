@@ -134,6 +134,7 @@ fn gate_up(cores: &Cores, units: &[Unit<'_>], x: &Activations, inner: &mut [Acti
     let parts = inner.each_mut().map(|a| {
         let q = &mut a.quantised;
         (
+            q.stride(),
             Disjoint::new(&mut a.values),
             Disjoint::new(&mut q.codes),
             Disjoint::new(&mut q.scales),
@@ -143,19 +144,20 @@ fn gate_up(cores: &Cores, units: &[Unit<'_>], x: &Activations, inner: &mut [Acti
     cores.pool.run(tasks.len(), |i| {
         let (u, first) = tasks[i];
         let unit = &units[u];
-        let (values, codes, scales, sums) = &parts[unit.set];
+        let (stride, values, codes, scales, sums) = &parts[unit.set];
         let width = unit.gate.rows();
         with_scratch(|s| {
             block(cores.isa, unit.gate, first, ROWS, x, unit.tokens, &mut s.panel, &mut s.a);
             block(cores.isa, unit.up, first, ROWS, x, unit.tokens, &mut s.panel, &mut s.b);
             swiglu(cores.isa, &mut s.a, &s.b);
             for (i, row) in s.a.chunks_exact(ROWS).enumerate() {
-                let at = unit.slots.at(i) * width + first;
+                let slot = unit.slots.at(i);
+                let at = slot * width + first;
                 // SAFETY: this task alone writes this group of these slots.
                 unsafe {
                     values.part(at, ROWS).copy_from_slice(row);
                     let (scales, sums) = (scales.part(at / GROUP, 1), sums.part(at / GROUP, 1));
-                    quantise_row(cores.isa, row, codes.part(at, GROUP), scales, sums);
+                    quantise_row(cores.isa, row, codes.part(slot * stride + first, GROUP), scales, sums);
                 }
             }
         });

@@ -14,7 +14,7 @@ pub const GROUP: usize = 64;
 pub struct Quantised {
     /// Columns of a row.
     pub cols: usize,
-    /// tokens × cols. Inside a group the order is [`slot`]'s.
+    /// tokens × [`Quantised::stride`]. Inside a group the order is [`slot`]'s.
     pub codes: Vec<i16>,
     /// tokens × groups.
     pub scales: Vec<f32>,
@@ -55,16 +55,22 @@ impl Quantised {
     pub fn reset(&mut self, tokens: usize, cols: usize) {
         assert_eq!(cols % GROUP, 0);
         self.cols = cols;
-        self.codes.resize(tokens * cols, 0);
+        self.codes.resize(tokens * self.stride(), 0);
         self.scales.resize(tokens * cols / GROUP, 0.0);
         self.sums.resize(tokens * cols / GROUP, 0.0);
+    }
+
+    /// From one row's codes to the next: two cache lines more than the columns, because rows a multiple of 4 KB apart
+    /// would share a few sets of the L1 cache.
+    pub fn stride(&self) -> usize {
+        self.cols + GROUP
     }
 
     /// Row `i`.
     pub fn row(&self, i: usize) -> Row<'_> {
         let groups = self.cols / GROUP;
         Row {
-            codes: &self.codes[i * self.cols..(i + 1) * self.cols],
+            codes: &self.codes[i * self.stride()..i * self.stride() + self.cols],
             scales: &self.scales[i * groups..(i + 1) * groups],
             sums: &self.sums[i * groups..(i + 1) * groups],
         }

@@ -27,12 +27,13 @@ fn columns(bytes: &[u8], rows: &[usize; 8], groups: usize, g: usize, n: usize) -
         return out;
     }
     // Eight rows of eight 16-bit numbers, transposed.
-    let row: [__m128i; 8] = std::array::from_fn(|r| {
+    let mut row = [_mm_setzero_si128(); 8];
+    for r in 0..8 {
         let at = 2 * (rows[r] * groups + g);
         let eight = &bytes[at..at + 16];
         // SAFETY: 16 bytes, checked by the slice; the load needs no alignment.
-        unsafe { _mm_loadu_si128(eight.as_ptr().cast()) }
-    });
+        row[r] = unsafe { _mm_loadu_si128(eight.as_ptr().cast()) };
+    }
     let mut pairs = [_mm_setzero_si128(); 8];
     for i in 0..4 {
         pairs[i] = _mm_unpacklo_epi16(row[2 * i], row[2 * i + 1]);
@@ -93,8 +94,10 @@ fn sums_of_lanes(v: &[__m256i; 8]) -> __m256i {
 pub unsafe fn gemv8(m: &Affine, rows: &[usize; 8], x: Row<'_>, out: &mut [f32; 8]) {
     let groups = m.cols / GROUP;
     let (all_codes, scales, biases): (&[u8], &[u8], &[u8]) = (&m.codes, &m.scales, &m.biases);
-    let codes: [&[u8]; 8] =
-        std::array::from_fn(|r| &all_codes[rows[r] * groups * BYTES..(rows[r] + 1) * groups * BYTES]);
+    let mut codes: [&[u8]; 8] = [&[]; 8];
+    for r in 0..8 {
+        codes[r] = &all_codes[rows[r] * groups * BYTES..(rows[r] + 1) * groups * BYTES];
+    }
     let mut acc = _mm256_setzero_ps();
     for g in (0..groups).step_by(PANEL_GROUPS) {
         let n = PANEL_GROUPS.min(groups - g);
@@ -102,9 +105,11 @@ pub unsafe fn gemv8(m: &Affine, rows: &[usize; 8], x: Row<'_>, out: &mut [f32; 8
         let biases = columns(biases, rows, groups, g, n);
         for j in 0..n {
             let x_codes = &x.codes[(g + j) * GROUP..(g + j + 1) * GROUP];
-            // SAFETY: 64 numbers, checked by the slice; the loads need no alignment.
-            let xs: [__m256i; 4] =
-                std::array::from_fn(|p| unsafe { _mm256_loadu_si256(x_codes.as_ptr().add(16 * p).cast()) });
+            let mut xs = [_mm256_setzero_si256(); 4];
+            for p in 0..4 {
+                // SAFETY: 16 of the 64 numbers, checked by the slice; the load needs no alignment.
+                xs[p] = unsafe { _mm256_loadu_si256(x_codes.as_ptr().add(16 * p).cast()) };
+            }
             let mut sums = [_mm256_setzero_si256(); 8];
             for r in 0..8 {
                 let w = planes(&codes[r][(g + j) * BYTES..]);
@@ -162,10 +167,15 @@ pub unsafe fn pack(m: &Affine, rows: &[usize; PANEL_ROWS], g: usize, n: usize, p
         for j in 0..n {
             panel.scales[j][8 * half..8 * half + 8].copy_from_slice(&scales[j]);
             panel.biases[j][8 * half..8 * half + 8].copy_from_slice(&biases[j]);
-            let group: [[__m256i; 4]; 8] =
-                std::array::from_fn(|r| planes(&codes[(rows[r] * groups + g + j) * BYTES..]));
-            for plane in 0..4 {
-                let pairs = transpose(&std::array::from_fn(|r| group[r][plane]));
+            let mut group = [[_mm256_setzero_si256(); 8]; 4];
+            for r in 0..8 {
+                let four = planes(&codes[(rows[r] * groups + g + j) * BYTES..]);
+                for plane in 0..4 {
+                    group[plane][r] = four[plane];
+                }
+            }
+            for (plane, rows) in group.iter().enumerate() {
+                let pairs = transpose(rows);
                 for (p, pair) in pairs.into_iter().enumerate() {
                     let at = ((j * GROUP / 2 + plane * 8 + p) * PANEL_ROWS + 8 * half) * 2;
                     let place = &mut panel.codes[at..at + 16];
@@ -184,21 +194,23 @@ pub unsafe fn pack(m: &Affine, rows: &[usize; PANEL_ROWS], g: usize, n: usize, p
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn tile<const N: usize>(panel: &Panel, x: &[Row<'_>; N], acc: &mut [[f32; PANEL_ROWS]; N]) {
     for g in 0..panel.groups {
-        let codes = &panel.codes[g * GROUP * PANEL_ROWS..(g + 1) * GROUP * PANEL_ROWS];
-        let x_codes: [&[i16]; N] = std::array::from_fn(|t| &x[t].codes[g * GROUP..(g + 1) * GROUP]);
+        let mut codes = panel.codes[g * GROUP * PANEL_ROWS..(g + 1) * GROUP * PANEL_ROWS].as_ptr();
+        let mut x_codes = [std::ptr::null::<i16>(); N];
+        for t in 0..N {
+            x_codes[t] = x[t].codes[g * GROUP..(g + 1) * GROUP].as_ptr();
+        }
         let mut sums = [[_mm256_setzero_si256(); 2]; N];
         for pair in 0..GROUP / 2 {
-            // SAFETY: pair < 32, so 32 codes from 32 · pair on lie inside the 1,024 of the group; no alignment needed.
-            let w = unsafe {
-                let at = codes.as_ptr().add(pair * PANEL_ROWS * 2);
-                [_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(16).cast())]
-            };
-            for t in 0..N {
-                // SAFETY: two of the 64 numbers of the group; read as one unaligned 32-bit number.
-                let two = unsafe { x_codes[t].as_ptr().add(2 * pair).cast::<i32>().read_unaligned() };
-                let two = _mm256_set1_epi32(two);
-                sums[t][0] = _mm256_add_epi32(sums[t][0], _mm256_madd_epi16(w[0], two));
-                sums[t][1] = _mm256_add_epi32(sums[t][1], _mm256_madd_epi16(w[1], two));
+            // SAFETY: each step reads 32 of the group's 1,024 codes and two of each token's 64 numbers, all checked
+            // by the slices above; no load needs alignment.
+            unsafe {
+                let w = [_mm256_loadu_si256(codes.cast()), _mm256_loadu_si256(codes.add(16).cast())];
+                codes = codes.add(2 * PANEL_ROWS);
+                for t in 0..N {
+                    let two = _mm256_set1_epi32(x_codes[t].add(2 * pair).cast::<i32>().read_unaligned());
+                    sums[t][0] = _mm256_add_epi32(sums[t][0], _mm256_madd_epi16(w[0], two));
+                    sums[t][1] = _mm256_add_epi32(sums[t][1], _mm256_madd_epi16(w[1], two));
+                }
             }
         }
         for t in 0..N {

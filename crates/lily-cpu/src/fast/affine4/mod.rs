@@ -22,6 +22,9 @@ use super::simd::Isa;
 pub const PANEL_ROWS: usize = 16;
 /// Groups of a panel: 16 rows × 512 columns as 16-bit codes are 16 KB, half of a small L1 cache.
 pub const PANEL_GROUPS: usize = 8;
+/// Tokens that pass over a panel before the next is unpacked. Their activations (256 KB for 2,048
+/// columns) stay in the L2 cache meanwhile.
+const STRIPE: usize = 64;
 /// Tokens of a GEMM tile.
 const TILE: usize = 4;
 /// From this many tokens on, unpacking a panel once is cheaper than unpacking codes for each token
@@ -128,29 +131,36 @@ pub fn gemm(
     panel: &mut Panel,
     out: &mut [f32],
 ) {
-    let groups = m.cols / GROUP;
-    for start in (0..rows).step_by(PANEL_ROWS) {
-        let sixteen: [usize; PANEL_ROWS] = std::array::from_fn(|r| first + (start + r).min(rows - 1));
-        for i in 0..pick.len() {
-            out[i * stride + start..][..PANEL_ROWS].fill(0.0);
-        }
-        for g in (0..groups).step_by(PANEL_GROUPS) {
-            let n = PANEL_GROUPS.min(groups - g);
-            match isa {
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: `Isa::detect` has seen AVX2; the rows and groups lie inside the matrix.
-                Isa::Avx2 => unsafe { avx2::pack(m, &sixteen, g, n, panel) },
-                _ => portable::pack(m, &sixteen, g, n, panel),
+    for from in (0..pick.len()).step_by(STRIPE) {
+        let stripe = from..pick.len().min(from + STRIPE);
+        for start in (0..rows).step_by(PANEL_ROWS) {
+            let sixteen: [usize; PANEL_ROWS] = std::array::from_fn(|r| first + (start + r).min(rows - 1));
+            for i in stripe.clone() {
+                out[i * stride + start..][..PANEL_ROWS].fill(0.0);
             }
-            for i in (0..pick.len()).step_by(TILE) {
-                match pick.len() - i {
-                    1 => tile::<1>(isa, panel, x, pick, i, g, stride, start, out),
-                    2 => tile::<2>(isa, panel, x, pick, i, g, stride, start, out),
-                    3 => tile::<3>(isa, panel, x, pick, i, g, stride, start, out),
-                    _ => tile::<TILE>(isa, panel, x, pick, i, g, stride, start, out),
+            for g in (0..m.cols / GROUP).step_by(PANEL_GROUPS) {
+                pack(isa, m, &sixteen, g, panel);
+                for i in stripe.clone().step_by(TILE) {
+                    match stripe.end - i {
+                        1 => tile::<1>(isa, panel, x, pick, i, g, stride, start, out),
+                        2 => tile::<2>(isa, panel, x, pick, i, g, stride, start, out),
+                        3 => tile::<3>(isa, panel, x, pick, i, g, stride, start, out),
+                        _ => tile::<TILE>(isa, panel, x, pick, i, g, stride, start, out),
+                    }
                 }
             }
         }
+    }
+}
+
+/// Unpacks up to [`PANEL_GROUPS`] groups from `g` on.
+fn pack(isa: Isa, m: &Affine, rows: &[usize; PANEL_ROWS], g: usize, panel: &mut Panel) {
+    let n = PANEL_GROUPS.min(m.cols / GROUP - g);
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `Isa::detect` has seen AVX2; the rows and groups lie inside the matrix.
+        Isa::Avx2 => unsafe { avx2::pack(m, rows, g, n, panel) },
+        _ => portable::pack(m, rows, g, n, panel),
     }
 }
 
@@ -198,11 +208,12 @@ mod tests {
         let (tokens, groups) = (x.len() / cols, cols / GROUP);
         let mut q = Quantised::default();
         q.reset(tokens, cols);
+        let stride = q.stride();
         for t in 0..tokens {
             quantise_row(
                 isa,
                 &x[t * cols..(t + 1) * cols],
-                &mut q.codes[t * cols..(t + 1) * cols],
+                &mut q.codes[t * stride..t * stride + cols],
                 &mut q.scales[t * groups..(t + 1) * groups],
                 &mut q.sums[t * groups..(t + 1) * groups],
             );
@@ -217,7 +228,7 @@ mod tests {
     fn every_instruction_set_and_every_row_count_gives_the_same_bits() {
         for (rows, cols) in SHAPES {
             let m = affine(7, rows, cols, 4);
-            for tokens in [1, 2, GEMM_FROM - 1, GEMM_FROM, GEMM_FROM + 1, 7, 9, 23] {
+            for tokens in [1, 2, GEMM_FROM - 1, GEMM_FROM, GEMM_FROM + 1, 7, 23, STRIPE + 3] {
                 let x = noise(9, tokens * cols);
                 let q = quantised(Isa::Portable, &x, cols);
                 let stride = rows.next_multiple_of(16);
