@@ -3,7 +3,7 @@
 
 mod attention;
 pub mod chunked;
-mod delta;
+pub mod delta;
 mod moe;
 mod ops;
 
@@ -11,10 +11,10 @@ use lily_checkpoint::{Mixer, Weights};
 use lily_model::{Logits, Rows, Shape};
 
 use crate::Forward;
+use delta::DeltaState;
 use ops::{add, linear, rms_norm};
 
 pub use attention::{KvCache, inv_freq};
-pub use delta::DeltaState;
 
 /// The oracle: shape and weights.
 pub struct Oracle {
