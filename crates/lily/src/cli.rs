@@ -1,0 +1,291 @@
+//! What can be typed: commands, options and their help.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Qwen3.6-35B-A3B on your own machine: chat in the terminal, or serve it over an OpenAI-compatible API.
+///
+/// Without --model, a small built-in demo model of the same architecture answers, so that every command works before
+/// anything has been downloaded.
+#[derive(Debug, Parser)]
+#[command(name = "lily", version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Cli {
+    /// Write what the engine does to standard error
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lily chat                                talk with the built-in demo model
+  lily serve                               the same over HTTP, on http://127.0.0.1:8080/v1
+  lily run \"What is the moon?\"             one answer, then exit
+  lily serve --model ~/Qwen3.6-35B-A3B-4bit";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer over HTTP, with the API of OpenAI's chat completions
+    Serve(ServeArgs),
+    /// Talk with the model in the terminal
+    Chat(ChatArgs),
+    /// Answer one prompt and exit
+    Run(RunArgs),
+    /// Print what a checkpoint folder holds, and what it lacks
+    Inspect(InspectArgs),
+    /// Measure prefill and decode speed, bandwidth and memory
+    Bench(BenchArgs),
+    /// Measure perplexity and top-1 accuracy over a text
+    Eval(EvalArgs),
+}
+
+/// Which checkpoint runs, and how.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Model")]
+pub struct ModelArgs {
+    /// Checkpoint folder, or the name of a repository in the local Hugging Face cache [default: the built-in demo]
+    #[arg(long, env = "LILY_MODEL", value_name = "DIR|OWNER/NAME")]
+    pub model: Option<String>,
+
+    /// Worker threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+}
+
+/// How long a conversation may get.
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Model")]
+pub struct ContextArgs {
+    /// Tokens that prompt and answer may have together [default: what the model was made for, at most 32768]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
+    pub ctx: Option<u32>,
+}
+
+/// How tokens are chosen. What is not given comes from the checkpoint's generation_config.json.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Sampling (defaults come from the checkpoint)")]
+pub struct SamplingArgs {
+    /// Randomness: 0 always takes the likeliest token
+    #[arg(long, value_name = "T", value_parser = temperature)]
+    pub temperature: Option<f32>,
+    /// Keep the likeliest tokens that together have this probability
+    #[arg(long, value_name = "P", value_parser = share)]
+    pub top_p: Option<f32>,
+    /// Keep this many of the likeliest tokens (0: all)
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<u32>,
+    /// Drop tokens less likely than this share of the likeliest
+    #[arg(long, value_name = "P", value_parser = share_or_none)]
+    pub min_p: Option<f32>,
+    /// Same seed, same answer
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Always take the likeliest token (the same as --temperature 0)
+    #[arg(long, conflicts_with_all = ["temperature", "seed"])]
+    pub greedy: bool,
+    /// Tokens that the answer may have at most [default: as many as fit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: Option<u32>,
+}
+
+fn number(text: &str, fits: impl Fn(f32) -> bool, bounds: &str) -> Result<f32, String> {
+    let x: f32 = text.parse().map_err(|_| format!("must be a number {bounds}"))?;
+    if fits(x) { Ok(x) } else { Err(format!("must be {bounds}")) }
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    number(text, |x| (0.0..=2.0).contains(&x), "from 0 to 2")
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    number(text, |x| x > 0.0 && x <= 1.0, "more than 0 and at most 1")
+}
+
+fn share_or_none(text: &str) -> Result<f32, String> {
+    number(text, |x| (0.0..=1.0).contains(&x), "from 0 to 1")
+}
+
+/// Whether the model writes its reasoning down first.
+#[derive(Args, Debug, Clone, Copy, Default)]
+pub struct ThinkingArgs {
+    /// Let the model reason before it answers (the default)
+    #[arg(long, overrides_with = "no_thinking")]
+    pub thinking: bool,
+    /// Answer at once
+    #[arg(long, overrides_with = "thinking")]
+    pub no_thinking: bool,
+}
+
+impl ThinkingArgs {
+    /// On unless it was turned off.
+    pub fn on(self) -> bool {
+        !self.no_thinking
+    }
+}
+
+/// `lily serve`.
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub context: ContextArgs,
+
+    /// Address to listen on; 0.0.0.0 lets other machines in
+    #[arg(long, env = "LILY_HOST", default_value = "127.0.0.1", value_name = "IP")]
+    pub host: IpAddr,
+    /// Port to listen on (0: any free one)
+    #[arg(long, env = "LILY_PORT", default_value_t = 8080)]
+    pub port: u16,
+    /// A further name that clients may give as `model` (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub alias: Vec<String>,
+    /// Requests that may wait for the engine; more are refused with 503
+    #[arg(long, default_value_t = 32, value_name = "N")]
+    pub max_queue: usize,
+    /// For tests of clients: answer with the tokens written in this file, one JSON line a request (docs/script.md)
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub script: Option<PathBuf>,
+}
+
+/// `lily chat`.
+#[derive(Args, Debug)]
+pub struct ChatArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub context: ContextArgs,
+    /// Instructions that the whole conversation follows
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    #[command(flatten)]
+    pub thinking: ThinkingArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// `lily run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// The question; `-` reads it from standard input
+    pub prompt: String,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub context: ContextArgs,
+    /// Instructions that the answer follows
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    #[command(flatten)]
+    pub thinking: ThinkingArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// `lily inspect`.
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// Checkpoint folder, or the name of a repository in the local Hugging Face cache [default: the built-in demo]
+    #[arg(env = "LILY_MODEL", value_name = "DIR|OWNER/NAME")]
+    pub model: Option<String>,
+}
+
+/// Which implementation of the model runs.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineKind {
+    /// SIMD on the quantised weights, KV cache in BF16
+    Fast,
+    /// Plain F32, slow, easy to trust
+    Oracle,
+}
+
+/// `lily bench`.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// Benchmark random weights at the dimensions of the 35B model instead (written once, then reused)
+    #[arg(long)]
+    pub synthetic: bool,
+    /// Layers of the synthetic checkpoint, a multiple of 4; 40 is the whole model, 19.5 GB
+    #[arg(long, default_value_t = 4, requires = "synthetic", value_name = "N")]
+    pub layers: usize,
+    /// Where the synthetic checkpoint lies [default: the user's cache folder]
+    #[arg(long, requires = "synthetic", value_name = "DIR")]
+    pub synthetic_dir: Option<PathBuf>,
+
+    /// Tokens of the prompt
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub prompt_tokens: u32,
+    /// Tokens decoded after it
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub decode_tokens: u32,
+    /// Times that everything is measured, after one warm-up
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Which implementation
+    #[arg(long, value_enum, default_value_t = EngineKind::Fast)]
+    pub engine: EngineKind,
+    /// Also write the numbers to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// `lily eval`.
+#[derive(Args, Debug)]
+pub struct EvalArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// Text to score; chat markup such as <|im_start|> is read as such
+    #[arg(long, value_name = "FILE", required_unless_present = "golden")]
+    pub text: Option<PathBuf>,
+    /// Golden file with `input_ids`, `nll` and `top1` to score and compare with (demo/eval/golden_*.json)
+    #[arg(long, value_name = "FILE", conflicts_with = "text")]
+    pub golden: Option<PathBuf>,
+    /// Score at most this many positions
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub positions: Option<u32>,
+    /// Which implementation
+    #[arg(long, value_enum, default_value_t = EngineKind::Fast)]
+    pub engine: EngineKind,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_outside_their_bounds_are_refused() {
+        for (flag, bad) in [("--temperature", "NaN"), ("--temperature", "2.5"), ("--top-p", "0"), ("--min-p", "-0.1")] {
+            let error = Cli::try_parse_from(["lily", "run", "x", &format!("{flag}={bad}")]).unwrap_err();
+            assert!(error.to_string().contains(flag), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_last_thinking_flag_wins() {
+        let on = |args: &[&str]| match Cli::try_parse_from(args).unwrap().command {
+            Command::Run(run) => run.thinking.on(),
+            _ => unreachable!(),
+        };
+        assert!(on(&["lily", "run", "x"]));
+        assert!(!on(&["lily", "run", "x", "--no-thinking"]));
+        assert!(on(&["lily", "run", "x", "--no-thinking", "--thinking"]));
+        assert!(!on(&["lily", "run", "x", "--thinking", "--no-thinking"]));
+    }
+}

@@ -1,0 +1,37 @@
+//! How much memory this process has used at most.
+
+/// Peak resident bytes. `VmHWM` and not `getrusage`, whose figure a program inherits from the one that started it.
+#[cfg(target_os = "linux")]
+pub fn peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// Peak resident bytes.
+#[cfg(all(unix, not(target_os = "linux")))]
+pub fn peak_bytes() -> Option<u64> {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let unit = if cfg!(target_vendor = "apple") { 1 } else { 1024 };
+    let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
+    u64::try_from(usage.max_rss()).ok().map(|n| n * unit)
+}
+
+/// Not known here.
+#[cfg(not(unix))]
+pub fn peak_bytes() -> Option<u64> {
+    None
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_touched_buffer_shows_up() {
+        let touched = vec![1_u8; 64 << 20];
+        assert!(touched.iter().map(|&b| u64::from(b)).sum::<u64>() == 64 << 20);
+        assert!(peak_bytes().unwrap() >= 64 << 20);
+    }
+}

@@ -1,0 +1,136 @@
+//! `lily serve`: the HTTP API.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::{Context, Result};
+use lily_chat::Chat;
+use lily_checkpoint::{Checkpoint, GenerationDefaults};
+use lily_engine::{Engine, EngineOptions, Script};
+use lily_server::{App, ModelNames, SamplingDefaults};
+use tokio::net::TcpListener;
+
+use crate::cli::ServeArgs;
+use crate::interrupt::INTERRUPTED;
+use crate::{load, session};
+
+/// Answer requests until Ctrl-C or SIGTERM.
+pub fn serve(args: ServeArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.context("cannot start the runtime")?.block_on(async {
+        // Before the model is loaded, so that a port in use is known at once.
+        let address = SocketAddr::new(args.host, args.port);
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.with_context(|| {
+            format!("cannot listen on {address}; is another lily running? --port chooses another port")
+        })?;
+        let address = listener.local_addr()?;
+        let app = app(&args)?;
+        announce(&app, address);
+        lily_server::serve(listener, app, stop_signal()).await.context("the server failed")
+    })
+}
+
+fn app(args: &ServeArgs) -> Result<App> {
+    if args.script.is_some() {
+        return scripted(args);
+    }
+    let checkpoint = load::checkpoint(args.model.model.as_deref())?;
+    let chat = load::chat(&checkpoint)?;
+    let engine = session::start_engine(&checkpoint, &chat, args.model.threads, args.context.ctx, args.max_queue)?;
+    Ok(finish(args, &checkpoint, engine, chat, checkpoint.name()))
+}
+
+/// The written-down answers of `--script` in place of a model; tokenizer and template are the demo's.
+fn scripted(args: &ServeArgs) -> Result<App> {
+    let path = args.script.as_ref().context("no script was given")?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let script = Script::parse(&text).with_context(|| format!("cannot use {}", path.display()))?;
+    let checkpoint = load::demo()?;
+    let chat = load::chat(&checkpoint)?;
+    let context = load::context(&checkpoint, args.context.ctx)?;
+    let eos = checkpoint.generation().eos[0];
+    let (model, tokenizer) =
+        script.model(&chat.tokenizer, eos, context).with_context(|| format!("cannot use {}", path.display()))?;
+    let chat = Chat { tokenizer: tokenizer.clone(), ..chat };
+    let options = EngineOptions { tokenizer, context, max_queue: args.max_queue };
+    let engine = Engine::start(Box::new(model), options).context("cannot start the engine's thread")?;
+    eprintln!("Answering with the script {}, not with a model.", path.display());
+    Ok(finish(args, &checkpoint, engine, chat, "lily-script".into()))
+}
+
+fn finish(args: &ServeArgs, checkpoint: &Checkpoint, engine: Engine, chat: Chat, id: String) -> App {
+    let generation = checkpoint.generation();
+    let mut app =
+        App::new(engine, chat, ModelNames { aliases: aliases(args, checkpoint, &id), id }, generation.eos.clone());
+    app.defaults = defaults(generation);
+    app
+}
+
+/// What was typed, and the folder's own name, also of a repository in a cache.
+fn aliases(args: &ServeArgs, checkpoint: &Checkpoint, id: &str) -> Vec<String> {
+    let folder = checkpoint.path().and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
+    let short = id.rsplit_once('/').map(|(_, name)| name.to_owned());
+    let mut aliases = args.alias.clone();
+    for name in [short, folder, args.model.model.clone()].into_iter().flatten() {
+        if name != id && !aliases.contains(&name) {
+            aliases.push(name);
+        }
+    }
+    aliases
+}
+
+fn defaults(generation: &GenerationDefaults) -> SamplingDefaults {
+    SamplingDefaults {
+        temperature: if generation.do_sample { generation.temperature } else { 0.0 },
+        top_k: generation.top_k,
+        top_p: generation.top_p,
+        min_p: generation.min_p,
+    }
+}
+
+fn announce(app: &App, address: SocketAddr) {
+    let mut reachable = address;
+    if address.ip().is_unspecified() {
+        reachable.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    eprintln!("model    {}", app.names.id);
+    eprintln!("device   {}", app.engine.device());
+    eprintln!("context  {} tokens", app.engine.context());
+    eprintln!("address  http://{address}/v1");
+    if !address.ip().is_loopback() {
+        eprintln!("         open to other machines, and there is no password");
+    }
+    eprintln!("\nTry it:");
+    eprintln!("  curl http://{reachable}/v1/chat/completions -H 'content-type: application/json' \\");
+    eprintln!(r#"    -d '{{"messages": [{{"role": "user", "content": "Hello!"}}]}}'"#);
+    eprintln!("\nCtrl-C stops the server.");
+}
+
+/// Done at the first Ctrl-C or SIGTERM; the second one ends the program at once.
+async fn stop_signal() {
+    signal().await;
+    eprintln!("Stopping; running answers may finish. Again ends at once.");
+    tokio::spawn(async {
+        signal().await;
+        std::process::exit(i32::from(INTERRUPTED));
+    });
+}
+
+#[cfg(unix)]
+async fn signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+        }
+        Err(_) => drop(tokio::signal::ctrl_c().await),
+    }
+}
+
+#[cfg(not(unix))]
+async fn signal() {
+    let _ = tokio::signal::ctrl_c().await;
+}

@@ -1,0 +1,170 @@
+//! What `run` and `chat` share: an engine of their own, and one answer streamed from it.
+
+use std::io;
+
+use anyhow::{Context, Result, bail};
+use lily_chat::{Chat, ChatError, OutputEvent, OutputOptions, PromptInput, messages};
+use lily_checkpoint::{Checkpoint, GenerationDefaults};
+use lily_engine::{Engine, EngineOptions, Event, Finished, Request, SamplingParams, SubmitError};
+use serde_json::{Map, Value};
+
+use crate::cli::{ContextArgs, EngineKind, ModelArgs, SamplingArgs};
+use crate::interrupt::Interrupt;
+use crate::load;
+
+/// A model ready to be asked.
+pub struct Session {
+    engine: Engine,
+    chat: Chat,
+    eos: Vec<u32>,
+    sampling: SamplingParams,
+    max_tokens: Option<usize>,
+}
+
+/// A piece of an answer on its way.
+pub enum Piece {
+    /// Reasoning grew.
+    Reasoning(String),
+    /// The answer proper grew.
+    Content(String),
+}
+
+/// An answer, as far as it came.
+#[derive(Default)]
+pub struct Reply {
+    /// All of the reasoning.
+    pub reasoning: String,
+    /// All of the answer proper.
+    pub content: String,
+    /// How it ended; `None` where Ctrl-C stopped it.
+    pub finished: Option<Finished>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The conversation does not fit the context.
+    #[error("the conversation has {prompt} tokens; {context} are the limit for it and the answer together")]
+    TooLong {
+        /// Tokens of the conversation.
+        prompt: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
+    /// Anything else.
+    #[error(transparent)]
+    Other(#[from] anyhow::Error),
+}
+
+impl Session {
+    /// Load a checkpoint and start an engine for it.
+    pub fn open(model: &ModelArgs, context: &ContextArgs, sampling: &SamplingArgs) -> Result<Self> {
+        let checkpoint = load::checkpoint(model.model.as_deref())?;
+        let chat = load::chat(&checkpoint)?;
+        let engine = start_engine(&checkpoint, &chat, model.threads, context.ctx, 1)?;
+        let generation = checkpoint.generation();
+        Ok(Self {
+            engine,
+            chat,
+            eos: generation.eos.clone(),
+            sampling: sampling_params(generation, sampling),
+            max_tokens: sampling.max_tokens.map(|n| n as usize),
+        })
+    }
+
+    /// Stream one answer to `write`, until it is done or Ctrl-C is pressed.
+    pub async fn ask(
+        &self,
+        conversation: &[Value],
+        thinking: bool,
+        interrupt: &Interrupt,
+        mut write: impl FnMut(Piece) -> io::Result<()>,
+    ) -> Result<Reply, AskError> {
+        let mut pressed = interrupt.catch();
+        let request = self.request(conversation, thinking).context("cannot lay out the conversation")?;
+        let mut answer = match self.engine.submit(request) {
+            Ok(answer) => answer,
+            Err(SubmitError::PromptTooLong { prompt, context }) => return Err(AskError::TooLong { prompt, context }),
+            Err(other) => return Err(anyhow::Error::from(other).into()),
+        };
+        let mut reply = Reply::default();
+        loop {
+            let event = tokio::select! {
+                event = answer.next() => event,
+                _ = pressed.changed() => return Ok(reply),
+            };
+            match event {
+                Some(Event::Output(OutputEvent::Reasoning(text))) => {
+                    reply.reasoning.push_str(&text);
+                    write(Piece::Reasoning(text)).map_err(anyhow::Error::from)?;
+                }
+                Some(Event::Output(OutputEvent::Content(text))) => {
+                    reply.content.push_str(&text);
+                    write(Piece::Content(text)).map_err(anyhow::Error::from)?;
+                }
+                // Without tools in the prompt there are no calls.
+                Some(Event::Output(_) | Event::Started { .. }) => {}
+                Some(Event::Finished(finished)) => {
+                    reply.finished = Some(finished);
+                    return Ok(reply);
+                }
+                Some(Event::Failed(error)) => return Err(anyhow::Error::from(error).into()),
+                None => return Err(anyhow::anyhow!("the engine stopped in the middle of an answer").into()),
+            }
+        }
+    }
+
+    fn request(&self, conversation: &[Value], thinking: bool) -> Result<Request, ChatError> {
+        let prompt = self.chat.prompt(&PromptInput {
+            messages: messages::normalise(conversation)?,
+            tools: None,
+            add_generation_prompt: true,
+            kwargs: Map::from_iter([("enable_thinking".into(), Value::Bool(thinking))]),
+        })?;
+        let output =
+            OutputOptions { thinking: prompt.starts_in_thinking, eos: self.eos.clone(), ..OutputOptions::default() };
+        Ok(Request { prompt: prompt.tokens, sampling: self.sampling.clone(), max_tokens: self.max_tokens, output })
+    }
+}
+
+/// Start an engine on the CPU's fast path.
+pub fn start_engine(
+    checkpoint: &Checkpoint,
+    chat: &Chat,
+    threads: Option<u16>,
+    ctx: Option<u32>,
+    max_queue: usize,
+) -> Result<Engine> {
+    let context = load::context(checkpoint, ctx)?;
+    let vocab = checkpoint.shape().vocab;
+    if chat.tokenizer.len() > vocab {
+        bail!(
+            "tokenizer.json has {} tokens, but the model only {vocab}: they do not belong together",
+            chat.tokenizer.len()
+        );
+    }
+    let options = EngineOptions { tokenizer: chat.tokenizer.clone(), context, max_queue };
+    let model = load::model(checkpoint, EngineKind::Fast, threads)?;
+    Engine::start(model, options).context("cannot start the engine's thread")
+}
+
+/// The checkpoint's defaults, changed by what was typed.
+fn sampling_params(defaults: &GenerationDefaults, typed: &SamplingArgs) -> SamplingParams {
+    if typed.greedy {
+        return SamplingParams::GREEDY;
+    }
+    let temperature = if defaults.do_sample { defaults.temperature } else { 0.0 };
+    SamplingParams {
+        temperature: typed.temperature.unwrap_or(temperature),
+        top_k: typed.top_k.map_or(defaults.top_k, |k| k as usize),
+        top_p: typed.top_p.unwrap_or(defaults.top_p),
+        min_p: typed.min_p.unwrap_or(defaults.min_p),
+        seed: typed.seed,
+    }
+}
+
+/// The runtime of a terminal command: the main thread waits for events, another one for signals.
+pub fn runtime() -> Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    runtime.context("cannot start the runtime")
+}

@@ -1,0 +1,255 @@
+//! The command as a person types it.
+
+use crate::common::{copy_without, finish, lily, repo, run};
+
+const TINY: &str = "tests/fixtures/tiny/mlx-4bit";
+
+fn path(path: &str) -> String {
+    repo(path).to_str().unwrap().to_owned()
+}
+
+#[track_caller]
+fn has(text: &str, part: &str) {
+    assert!(text.contains(part), "{part:?} is not in:\n{text}");
+}
+
+#[test]
+fn help_explains_every_command() {
+    let help = run(&["--help"]);
+    assert_eq!(help.code, Some(0));
+    for word in ["serve", "chat", "run", "inspect", "bench", "eval", "Examples:", "demo model"] {
+        has(&help.out, word);
+    }
+    for (command, flags) in [
+        ("serve", &["--host", "--port", "--ctx", "--model", "--alias", "--max-queue", "--script", "--threads"][..]),
+        ("chat", &["--system", "--no-thinking", "--temperature", "--model"]),
+        ("run", &["--top-p", "--top-k", "--min-p", "--seed", "--max-tokens", "--greedy", "<PROMPT>"]),
+        ("inspect", &["LILY_MODEL"]),
+        ("bench", &["--synthetic", "--layers", "--prompt-tokens", "--decode-tokens", "--json"]),
+        ("eval", &["--golden", "--text", "--engine"]),
+    ] {
+        let help = run(&[command, "--help"]);
+        assert_eq!(help.code, Some(0));
+        for flag in flags {
+            has(&help.out, flag);
+        }
+    }
+    has(&run(&["serve", "--help"]).out, "LILY_PORT");
+}
+
+#[test]
+fn wrong_usage_is_status_2() {
+    for args in [&[][..], &["fly"], &["run"], &["run", "x", "--temperature", "NaN"], &["serve", "--port", "70000"]] {
+        let done = run(args);
+        assert_eq!(done.code, Some(2), "{args:?}: {done:?}");
+    }
+}
+
+#[test]
+fn inspect_prints_what_is_there() {
+    let done = run(&["inspect", &path(TINY)]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    has(&done.out, "4 layers");
+    has(&done.out, "chat_template.jinja");
+    let official = run(&["inspect", &path("tests/fixtures/tiny/hf")]);
+    assert_eq!(official.code, Some(0), "{}", official.err);
+    has(&official.out, "BF16");
+}
+
+#[test]
+fn inspect_of_a_broken_checkpoint_reports_and_fails() {
+    let copy = copy_without(TINY, &[]);
+    let shard = copy.path().join("model.safetensors");
+    let whole = std::fs::read(&shard).unwrap();
+    std::fs::write(&shard, &whole[..whole.len() - 1000]).unwrap();
+    let done = run(&["inspect", copy.path().to_str().unwrap()]);
+    assert_eq!(done.code, Some(1));
+    has(&done.err, "1000 bytes are missing");
+    has(&done.out, "4 layers");
+}
+
+#[test]
+fn a_model_that_is_nowhere_gets_advice() {
+    let cache = tempfile::tempdir().unwrap();
+    let mut command = lily(&["run", "Hello!", "--model", "mlx-community/Qwen3.6-35B-A3B-4bit"]);
+    command.env("HF_HUB_CACHE", cache.path());
+    let done = finish(command, "");
+    assert_eq!(done.code, Some(1));
+    has(&done.err, "hf download mlx-community/Qwen3.6-35B-A3B-4bit");
+    assert!(!done.err.contains("backtrace"), "{}", done.err);
+}
+
+#[test]
+fn a_checkpoint_without_its_chat_files_cannot_chat() {
+    for missing in ["chat_template.jinja", "tokenizer.json"] {
+        let copy = copy_without("demo/4bit", &[missing]);
+        let mut command = lily(&["run", "Hello!"]);
+        command.env("LILY_MODEL", copy.path());
+        let done = finish(command, "");
+        assert_eq!(done.code, Some(1));
+        has(&done.err, &format!("has no {missing}"));
+    }
+}
+
+#[test]
+fn benchmark_measures_and_writes_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("bench.json");
+    let report_arg = report.to_str().unwrap();
+    let done = run(&[
+        "bench",
+        "--model",
+        &path(TINY),
+        "--prompt-tokens",
+        "65",
+        "--decode-tokens",
+        "4",
+        "--rounds",
+        "2",
+        "--json",
+        report_arg,
+    ]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    for word in ["prefill", "decode", "GB/s", "peak memory"] {
+        has(&done.out, word);
+    }
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    for key in ["prefill_tok_s", "decode_tok_s", "first_token_ms", "decode_weights_gb_s"] {
+        let (low, mid, high) = (&json[key]["min"], &json[key]["median"], &json[key]["max"]);
+        let [low, mid, high] = [low, mid, high].map(|v| v.as_f64().unwrap());
+        assert!(0.0 < low && low <= mid && mid <= high, "{key}: {json}");
+    }
+    assert!(json["peak_bytes"].as_u64().is_none_or(|bytes| bytes > 1_000_000), "{json}");
+}
+
+#[test]
+fn synthetic_layers_come_in_fours() {
+    let done = run(&["bench", "--synthetic", "--layers", "6"]);
+    assert_eq!(done.code, Some(1));
+    has(&done.err, "multiple of 4");
+}
+
+#[test]
+fn a_port_in_use_is_known_before_the_model_is_loaded() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let done = run(&["serve", "--port", &port]);
+    assert_eq!(done.code, Some(1));
+    has(&done.err, "--port chooses another port");
+}
+
+#[test]
+fn a_broken_script_names_line_and_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script.jsonl");
+    std::fs::write(&script, "{\"pieces\": [\"a\"]}\n{\"pieces\": [7]}\n").unwrap();
+    let done = run(&["serve", "--port", "0", "--script", script.to_str().unwrap()]);
+    assert_eq!(done.code, Some(1));
+    has(&done.err, "line 2: pieces[0]");
+}
+
+#[cfg(feature = "demo")]
+mod demo {
+    use super::*;
+    use crate::common::Done;
+
+    /// The first golden completion of `demo/eval/greedy_4bit_fp32.json`.
+    const ANSWER: &str = "Hello! How can I help you today?\n";
+
+    fn greedy(args: &[&str], input: &str) -> Done {
+        finish(lily(&[&["run", "--greedy"], args].concat()), input)
+    }
+
+    #[test]
+    fn one_answer_equals_the_golden_one() {
+        let done = greedy(&["Hello!", "--no-thinking"], "");
+        assert_eq!((done.code, done.out.as_str()), (Some(0), ANSWER), "{}", done.err);
+        has(&done.err, "built-in demo model");
+        assert_eq!(done.err.lines().count(), 1, "{}", done.err);
+    }
+
+    #[test]
+    fn a_folder_answers_as_the_embedded_model_does() {
+        let done = greedy(&["Hello!", "--no-thinking", "--model", &path("demo/4bit")], "");
+        assert_eq!((done.code, done.out.as_str()), (Some(0), ANSWER), "{}", done.err);
+        assert_eq!(done.err, "");
+    }
+
+    #[test]
+    fn the_prompt_comes_from_standard_input() {
+        let done = greedy(&["-", "--no-thinking"], "Hello!\n");
+        assert_eq!((done.code, done.out.as_str()), (Some(0), ANSWER), "{}", done.err);
+        assert_eq!(greedy(&["-"], " \n").code, Some(1));
+    }
+
+    #[test]
+    fn reasoning_stays_out_of_the_answer() {
+        let done = greedy(&["Who are you?"], "");
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        assert!(!done.out.trim().is_empty() && !done.out.contains("think>"), "{}", done.out);
+        assert!(done.err.lines().count() > 1, "the reasoning goes to standard error: {}", done.err);
+        assert!(!done.out.contains('\x1b') && !done.err.contains('\x1b'), "{done:?}");
+    }
+
+    #[test]
+    fn a_seed_repeats_and_max_tokens_cuts() {
+        let sampled = |seed: &str| {
+            let args = ["run", "Tell me a short story.", "--temperature", "2", "--top-k", "0", "--top-p", "1"];
+            run(&[&args[..], &["--max-tokens", "20", "--no-thinking", "--seed", seed]].concat()).out
+        };
+        assert_eq!(sampled("1"), sampled("1"));
+        assert_ne!(sampled("1"), sampled("2"));
+        assert!(sampled("1").len() < 400);
+    }
+
+    #[test]
+    fn a_prompt_beyond_the_context_is_refused() {
+        let done = greedy(&[&"sea ".repeat(200), "--ctx", "100"], "");
+        assert_eq!(done.code, Some(1));
+        has(&done.err, "100 are the limit");
+        let done = greedy(&["Hello!", "--ctx", "9000"], "");
+        assert_eq!(done.code, Some(1));
+        has(&done.err, "8192");
+    }
+
+    #[test]
+    fn a_piped_chat_keeps_its_history() {
+        let questions = "/think off\nMy name is Ruby and I live in Lisbon. Where do I live?\nThank you!\n/fly\n/quit\n";
+        let done = finish(lily(&["chat", "--greedy"]), questions);
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        has(&done.out, "Thinking is off.");
+        has(&done.out, "Lisbon");
+        has(&done.out, "No such command: /fly");
+        assert!(!done.out.contains('\x1b'), "{}", done.out);
+
+        let remembered = finish(lily(&["chat", "--greedy", "--no-thinking"]), "My name is Ruby.\nWhat is my name?\n");
+        has(remembered.out.lines().last().unwrap(), "Ruby");
+        let forgotten =
+            finish(lily(&["chat", "--greedy", "--no-thinking"]), "My name is Ruby.\n/clear\nWhat is my name?\n");
+        assert!(!forgotten.out.lines().last().unwrap().contains("Ruby"), "{}", forgotten.out);
+    }
+
+    #[test]
+    fn a_chat_that_is_full_goes_on_after_clear() {
+        let long = format!("{}\n/clear\nHello!\n", "sea ".repeat(200));
+        let done = finish(lily(&["chat", "--greedy", "--no-thinking", "--ctx", "100"]), &long);
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        has(&done.err, "/clear begins a new conversation");
+        has(&done.out, ANSWER.trim_end());
+    }
+
+    #[test]
+    fn evaluation_agrees_with_the_golden_values() {
+        let golden = path("demo/eval/golden_4bit_fp32_192.json");
+        let done = run(&["eval", "--golden", &golden]);
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        has(&done.out, "positions    192");
+        let same = done.out.lines().find(|l| l.contains("the same at")).unwrap();
+        let same: u32 = same.split_whitespace().nth(4).unwrap().parse().unwrap();
+        assert!(same >= 190, "{}", done.out);
+
+        let text = run(&["eval", "--text", &path("demo/eval/heldout.txt"), "--positions", "192"]);
+        let perplexity = |out: &str| out.lines().find(|l| l.starts_with("perplexity")).unwrap().to_owned();
+        assert_eq!(perplexity(&text.out), perplexity(&done.out), "text and golden ids are the same tokens");
+    }
+}

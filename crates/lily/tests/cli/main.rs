@@ -1,0 +1,5 @@
+//! The command, run as a person runs it.
+
+mod command;
+mod common;
+mod terminal;
