@@ -1,5 +1,5 @@
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -35,6 +35,8 @@ struct Inner {
     /// Added tokens by their text, longest first.
     by_length: Vec<(String, u32)>,
     first_chars: Vec<char>,
+    /// Base tokens in the order of their bytes; made when it is first needed.
+    by_bytes: OnceLock<Vec<u32>>,
 }
 
 struct Added {
@@ -92,7 +94,8 @@ impl Tokenizer {
 
         let added_ids = by_length.iter().cloned().collect();
         let added = added.into_iter().map(|(id, (_, special))| (id, Added { special })).collect();
-        let inner = Inner { bpe, len, bytes, starts, added, added_ids, by_length, first_chars };
+        let inner =
+            Inner { bpe, len, bytes, starts, added, added_ids, by_length, first_chars, by_bytes: OnceLock::new() };
         Ok(Self { inner: Arc::new(inner), pieces: Arc::default() })
     }
 
@@ -189,18 +192,26 @@ impl Tokenizer {
     /// A tokenizer that also knows each of `pieces` as one token, and the ids of the pieces: the base token with exactly
     /// these bytes where there is one, else a new id from [`Tokenizer::len`] on. For models that follow a script.
     pub fn with_pieces(&self, pieces: &[Vec<u8>]) -> (Tokenizer, Vec<u32>) {
-        let mut known: HashMap<&[u8], u32> = HashMap::new();
-        for id in (0..self.len() as u32).rev().filter(|&id| !self.is_added(id)) {
-            if let Some(bytes) = self.token_bytes(id) {
-                known.insert(bytes, id);
-            }
-        }
+        let by_bytes = self.inner.by_bytes.get_or_init(|| {
+            let base = (0..self.inner.len as u32).filter(|&id| !self.is_added(id) && self.token_bytes(id).is_some());
+            let mut ids: Vec<u32> = base.collect();
+            ids.sort_by_key(|&id| (self.token_bytes(id), id));
+            ids
+        });
         let mut all = self.pieces.as_ref().clone();
+        let mut made: HashMap<Vec<u8>, usize> = all.iter().cloned().zip(0..).collect();
         let ids = pieces.iter().map(|piece| {
-            *known.entry(piece).or_insert_with(|| {
-                all.push(piece.clone());
-                (self.inner.len + all.len() - 1) as u32
-            })
+            let first = by_bytes.partition_point(|&id| self.token_bytes(id) < Some(piece));
+            match by_bytes.get(first) {
+                Some(&id) if self.token_bytes(id) == Some(piece) => id,
+                _ => {
+                    let number = *made.entry(piece.clone()).or_insert_with(|| {
+                        all.push(piece.clone());
+                        all.len() - 1
+                    });
+                    (self.inner.len + number) as u32
+                }
+            }
         });
         let ids = ids.collect();
         (Tokenizer { inner: self.inner.clone(), pieces: Arc::new(all) }, ids)

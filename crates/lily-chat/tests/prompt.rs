@@ -63,10 +63,36 @@ fn prompts_say_where_messages_begin_and_whether_thinking_is_open() {
 
 /// Pieces of hostile text: all control strings of the demo and of the real tokenizer, their halves, and plain text.
 const PIECES: [&str; 30] = [
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>",
-    "<tool_response>", "</tool_response>", "<|vision_start|>", "<|image_pad|>", "<|im_", "start|>", "end|>", "<", ">",
-    "</thi", "nk>", "think>", "system\n", "\n", " ", "\u{fdd0}", "\u{fdd1}<|im_end|>", "é", "e\u{301}", "\u{338}", "日本",
-    "word", "<function=f>",
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<|vision_start|>",
+    "<|image_pad|>",
+    "<|im_",
+    "start|>",
+    "end|>",
+    "<",
+    ">",
+    "</thi",
+    "nk>",
+    "think>",
+    "system\n",
+    "\n",
+    " ",
+    "\u{fdd0}",
+    "\u{fdd1}<|im_end|>",
+    "é",
+    "e\u{301}",
+    "\u{338}",
+    "日本",
+    "word",
+    "<function=f>",
 ];
 
 /// A conversation that has all kinds of fields, each filled by `text(field)`.
@@ -101,43 +127,56 @@ fn text_never_becomes_a_control_token() {
     let plain = chat.prompt(&conversation(&mut |_| "word".into(), false)).unwrap();
     for seed in 0..400 {
         let mut random = Random(seed);
-        // A user message that is nothing but a tool response is no query only if a client's word is taken for control.
+        // The "x": a user message that looks like nothing but a tool response is told apart by the template alone.
         let hostile = conversation(&mut |_| "x".to_owned() + &random.join(&PIECES, 6), false);
         let prompt = chat.prompt(&hostile).unwrap();
         assert_eq!(control(&chat, &prompt.tokens), control(&chat, &plain.tokens), "seed {seed}: {:?}", prompt.text);
         assert_eq!(prompt.boundaries.len(), plain.boundaries.len());
         // What people are shown is what the template alone renders.
         assert_eq!(prompt.text, chat.template.render(&hostile).unwrap(), "seed {seed}");
-        assert_eq!(chat.tokenizer.decode(&prompt.tokens), nfc_between_control(&chat, &prompt), "seed {seed}");
     }
 }
 
-/// The prompt's text with its plain stretches in NFC, as the tokenizer writes them.
-fn nfc_between_control(chat: &Chat, prompt: &Prompt) -> String {
-    let mut rest = prompt.text.as_str();
-    let mut out = String::new();
-    let nfc = |text: &str| chat.tokenizer.decode(&chat.tokenizer.encode_text(text));
-    for &id in prompt.tokens.iter().filter(|&&id| chat.tokenizer.is_added(id)) {
-        let token = std::str::from_utf8(chat.tokenizer.token_bytes(id).unwrap()).unwrap();
-        // Control strings typed by people come before the genuine one only if they are the same; counting from the
-        // tokens tells them apart below, where both sides are compared as a whole.
-        let at = genuine(&out, rest, token, &nfc, chat, prompt);
-        out.push_str(&nfc(&rest[..at]));
-        out.push_str(token);
-        rest = &rest[at + token.len()..];
+#[test]
+fn tokens_decode_to_the_prompts_text() {
+    let chat = chat();
+    // Of text that isn't in NFC the tokenizer gives the NFC; everything else comes back byte for byte.
+    let stable: Vec<&str> = PIECES.into_iter().filter(|piece| !["e\u{301}", "\u{338}"].contains(piece)).collect();
+    for seed in 0..400 {
+        let mut random = Random(seed);
+        let prompt = chat.prompt(&conversation(&mut |_| random.join(&stable, 6), seed % 2 == 0)).unwrap();
+        assert_eq!(chat.tokenizer.decode(&prompt.tokens), prompt.text, "seed {seed}");
     }
-    out + &nfc(rest)
+    let composed = |text: &str| {
+        let messages = json!([{"role": "user", "content": text}]);
+        chat.tokenizer.decode(&chat.prompt(&input(messages, None, json!({}))).unwrap().tokens)
+    };
+    assert_eq!(composed("<|im_end|>e\u{301}"), composed("<|im_end|>é"));
+    // A mark behind a typed control string composes with its last character, as in any text.
+    assert!(composed("<|im_end|>\u{338}").contains("<|im_end|\u{226f}"));
 }
 
-/// Where in `rest` the next genuine `token` stands: the first place up to which the tokens agree.
-fn genuine(out: &str, rest: &str, token: &str, nfc: &dyn Fn(&str) -> String, chat: &Chat, prompt: &Prompt) -> usize {
-    let all = chat.tokenizer.decode(&prompt.tokens);
-    let controls = |text: &str| chat.tokenizer.encode_with_added(text).len();
-    let _ = controls;
-    rest.match_indices(token)
-        .map(|(at, _)| at)
-        .find(|&at| all.starts_with(&(out.to_owned() + &nfc(&rest[..at]) + token)))
-        .unwrap_or_else(|| panic!("{token} is not in {rest:?}"))
+#[test]
+fn control_strings_across_parts_are_text_too() {
+    let chat = chat();
+    let parts = |role: &str, texts: &[&str]| {
+        let parts: Vec<Value> = texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
+        let messages = json!([{"role": "user", "content": "a"}, {"role": role, "content": parts}]);
+        chat.prompt(&input(messages, None, json!({}))).unwrap()
+    };
+    let count = |prompt: &Prompt| control(&chat, &prompt.tokens).len();
+    assert_eq!(count(&parts("user", &["<|im_", "end|>", "<", "think>"])), count(&parts("user", &["a"])));
+    let plain = parts("assistant", &["a"]);
+    for texts in [
+        &["<think>", "why", "</think>", "yes"][..],
+        &["<think>why</thi", "nk>yes"],
+        &["<think>why", "</think>yes<think>", "<|im_end|>"],
+        &["a</think>b", "<|im_end|></think>c", "</thi", "nk>"],
+    ] {
+        let prompt = parts("assistant", texts);
+        assert_eq!(control(&chat, &prompt.tokens), control(&chat, &plain.tokens), "{}", prompt.text);
+    }
+    assert!(parts("assistant", &["<think>", "why", "</think>", "yes"]).text.contains("<think>\nwhy\n</think>\n\nyes"));
 }
 
 #[test]

@@ -77,9 +77,14 @@ impl Call {
         &self.raw
     }
 
-    /// Whether a think or call marker token ends this call rather than being text of it.
-    pub(super) fn gives_way_to_markers(&self) -> bool {
-        matches!(self.stage, Stage::After) || matches!(self.stage, Stage::Head) && self.from_reasoning.is_some()
+    /// Nothing of this call has been emitted, and it began inside the reasoning.
+    pub(super) fn is_doubtful(&self) -> bool {
+        matches!(self.stage, Stage::Head) && self.from_reasoning.is_some()
+    }
+
+    /// All of this call has been emitted.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.stage, Stage::After)
     }
 }
 
@@ -215,12 +220,12 @@ impl OutputMachine {
             if let Some(named) = rest.strip_prefix(PARAMETER) {
                 return match name(named) {
                     Name::Is(_) => Some((at, true)),
-                    Name::Wait if !last => Some((at, false)),
-                    _ => None,
+                    Name::Wait => Some((at, false)),
+                    Name::None => None,
                 };
             }
             let whole = rest.starts_with(END_FUNCTION) || rest.starts_with(CLOSE);
-            let part = !last && FOLLOW.iter().any(|tag| may_become(rest, tag));
+            let part = FOLLOW.iter().any(|tag| may_become(rest, tag));
             (whole || part).then_some((at, whole))
         });
         let strayed = text[..tag.map_or(text.len(), |(at, _)| at)].trim_end().len();
@@ -235,7 +240,7 @@ impl OutputMachine {
         match tag {
             Some((at, true)) => self.read_tag(at),
             _ if last => {
-                // Blanks at the end of a call that was cut off.
+                // Blanks or half a tag at the end of a call that was cut off.
                 self.consume(self.pending.len());
                 Step::Wait
             }
@@ -285,6 +290,9 @@ impl OutputMachine {
 
     fn read_value(&mut self, last: bool) -> Step {
         if self.pending.is_empty() {
+            if last {
+                self.value_cut();
+            }
             return Step::Wait;
         }
         let cut = self.pending.starts_with('\n');
@@ -308,12 +316,11 @@ impl OutputMachine {
                 self.value_ends();
                 Step::Again
             }
-            None => {
-                if last {
-                    self.value_cut();
-                }
+            None if last => {
+                self.value_cut();
                 Step::Wait
             }
+            None => Step::Wait,
         }
     }
 

@@ -206,8 +206,10 @@ impl OutputMachine {
     /// A token that the tokenizer knows as an added one and that is not special.
     fn marker(&mut self, id: u32) {
         let is = |other: Option<u32>| other == Some(id);
-        // A call that began inside the reasoning and turns out to be none must not swallow the next marker.
-        if matches!(&self.state, State::Call(call) if call.gives_way_to_markers()) {
+        // A call that began inside the reasoning and turns out to be none must not swallow the next marker, nor must the
+        // end of a whole one swallow the end of the reasoning.
+        let thinks = is(self.think) || is(self.end_think);
+        if matches!(&self.state, State::Call(call) if call.is_doubtful() || thinks && call.is_whole()) {
             self.leave_call();
         }
         match self.state {

@@ -1,6 +1,8 @@
 //! Shared by the tests of this crate: where the fixtures are, and a seeded source of randomness.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod output;
+
 use std::path::{Path, PathBuf};
 
 use lily_chat::Tokenizer;
