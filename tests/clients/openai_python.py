@@ -117,11 +117,11 @@ def repeats_an_answer_with_its_seed(url):
 
 
 def keeps_a_conversation(url):
-    messages = user("My name is Ruby and I live in Lisbon. Where do I live?")
+    messages = user("My name is Ruby and I live in Lisbon.")
+    _, content, _, _ = ask(connect(url), messages, temperature=0, extra_body=NO_THINKING)
+    messages += [{"role": "assistant", "content": content}, {"role": "user", "content": "Where do I live?"}]
     _, content, _, _ = ask(connect(url), messages, temperature=0, extra_body=NO_THINKING)
     assert "Lisbon" in content, content
-    messages += [{"role": "assistant", "content": content}, {"role": "user", "content": "Thank you!"}]
-    assert ask(connect(url), messages, temperature=0, extra_body=NO_THINKING)[1]
 
 
 def stops_at_max_tokens(url):

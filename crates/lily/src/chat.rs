@@ -37,7 +37,7 @@ pub fn chat(args: ChatArgs) -> Result<ExitCode> {
         println!("{}/help lists the commands, Ctrl-C stops an answer.{}", talk.style.dim, talk.style.reset);
     }
     runtime()?.block_on(async {
-        let interrupt = Interrupt::listen();
+        let interrupt = Interrupt::listen()?;
         let mut leaving = false;
         loop {
             match input.next()? {

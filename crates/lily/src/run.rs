@@ -44,8 +44,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
         out.flush()
     };
     let reply = runtime()?.block_on(async {
-        let interrupt = Interrupt::listen();
-        session.ask(&conversation, args.thinking.on(), &interrupt, &mut write).await
+        let interrupt = Interrupt::listen()?;
+        anyhow::Ok(session.ask(&conversation, args.thinking.on(), &interrupt, &mut write).await?)
     })?;
     writeln!(out)?;
     Ok(if reply.finished.is_some() { ExitCode::SUCCESS } else { ExitCode::from(INTERRUPTED) })
