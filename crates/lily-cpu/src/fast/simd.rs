@@ -6,42 +6,64 @@
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
-    /// Whatever the target has by itself (on aarch64 that includes NEON).
+    /// Whatever the target has by itself.
     Portable,
+    /// aarch64; NEON is part of it.
+    Neon,
     /// x86-64 with AVX2 and FMA.
     Avx2,
+    /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI (Ice Lake, Zen 4 and later).
+    Avx512,
 }
 
 impl Isa {
+    /// From the slowest to the fastest.
+    const ALL: [Self; 4] = [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512];
+
     /// The best one of this machine.
     pub fn detect() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            return Isa::Avx2;
-        }
-        Isa::Portable
+        Self::ALL.into_iter().rfind(|isa| isa.runs_here()).unwrap_or(Isa::Portable)
     }
 
     /// All that this machine can run, the best one last.
     pub fn available() -> Vec<Self> {
-        let mut all = vec![Isa::Portable];
-        if Self::detect() != Isa::Portable {
-            all.push(Self::detect());
+        Self::ALL.into_iter().filter(|isa| isa.runs_here()).collect()
+    }
+
+    /// Whether this machine (and its operating system) can run it. Kernels must not be called with one that it cannot.
+    pub fn runs_here(self) -> bool {
+        match self {
+            Isa::Portable => true,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                Isa::Avx2.runs_here()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
+            _ => false,
         }
-        all
     }
 
     /// For people.
     pub fn name(self) -> &'static str {
         match self {
-            Isa::Portable if cfg!(target_arch = "aarch64") => "NEON",
             Isa::Portable => "portable",
+            Isa::Neon => "NEON",
             Isa::Avx2 => "AVX2",
+            Isa::Avx512 => "AVX-512 VNNI",
         }
     }
 }
 
-/// Defines `fn name(isa: Isa, …)` with a body that is compiled for every instruction set.
+/// Defines `fn name(isa: Isa, …)` with a body that is compiled for every instruction set that the target does not have by
+/// itself.
 macro_rules! multiversion {
     ($(#[$doc:meta])* $vis:vis fn $name:ident $(<$g:ident: $bound:ident>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$doc])*
@@ -58,10 +80,20 @@ macro_rules! multiversion {
                 body($($arg),*)
             }
 
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+            #[allow(clippy::too_many_arguments, reason = "as above")]
+            fn avx512 $(<$g: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
+                body($($arg),*)
+            }
+
             match isa {
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: `Isa::detect` has seen AVX2 and FMA on this machine.
+                // SAFETY: `Isa::runs_here` has seen AVX2 and FMA on this machine.
                 $crate::fast::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: `Isa::runs_here` has seen these features on this machine.
+                $crate::fast::simd::Isa::Avx512 => unsafe { avx512($($arg),*) },
                 _ => body($($arg),*),
             }
         }

@@ -16,7 +16,7 @@ const BYTES: usize = GROUP / 2;
 /// Scales (or biases) of up to eight groups of eight rows, [groups][8 rows], as F32.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn columns(bytes: &[u8], rows: &[usize; 8], groups: usize, g: usize, n: usize) -> [[f32; 8]; PANEL_GROUPS] {
+pub fn columns(bytes: &[u8], rows: &[usize; 8], groups: usize, g: usize, n: usize) -> [[f32; 8]; PANEL_GROUPS] {
     let mut out = [[0.0f32; 8]; PANEL_GROUPS];
     if n < PANEL_GROUPS {
         for (r, &row) in rows.iter().enumerate() {

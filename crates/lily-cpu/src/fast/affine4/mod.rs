@@ -8,9 +8,16 @@
 //! ```
 //!
 //! with Σ exact in 32 bits (|Σ| ≤ 64 · 15 · 32,767). So decode (GEMV) and prefill (GEMM) give the same bits.
+//!
+//! Three kernels for each instruction set: `gemv8`, eight rows for one token; `pack`, which unpacks sixteen rows into a
+//! [`Panel`]; and `tile`, a panel for a few tokens. [`portable`] defines what they compute.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
 use lily_checkpoint::Affine;
@@ -27,6 +34,8 @@ pub const PANEL_GROUPS: usize = 8;
 const STRIPE: usize = 64;
 /// Tokens of a GEMM tile.
 const TILE: usize = 4;
+/// Tokens of a GEMM tile where there are 32 registers of 512 bits.
+const WIDE_TILE: usize = 8;
 /// From this many tokens on, unpacking a panel once is cheaper than unpacking codes for each token
 /// (measured with `cargo bench -p lily-cpu --bench matmul`).
 pub const GEMM_FROM: usize = 4;
@@ -35,7 +44,7 @@ pub const GEMM_FROM: usize = 4;
 pub struct Panel {
     groups: usize,
     /// [groups][32 pairs][16 rows][2]: pair p holds the columns that stand at 2p and 2p + 1 in [`super::quantise::slot`]
-    /// order, so that a 32-bit lane meets two columns of one row.
+    /// order, so that a 32-bit lane meets two columns of one row. NEON keeps [groups][64 columns][16 rows].
     codes: Box<[i16; PANEL_GROUPS * GROUP * PANEL_ROWS]>,
     /// [groups][16 rows].
     scales: [[f32; PANEL_ROWS]; PANEL_GROUPS],
@@ -112,8 +121,14 @@ pub fn gemv(isa: Isa, m: &Affine, first: usize, rows: usize, x: super::quantise:
         let out: &mut [f32; 8] = (&mut out[start..start + 8]).try_into().expect("8 elements");
         match isa {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `Isa::detect` has seen AVX2 and FMA; `eight` lies inside the matrix.
+            // SAFETY: `Isa::runs_here` has seen AVX2 and FMA.
             Isa::Avx2 => unsafe { avx2::gemv8(m, &eight, x, out) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `Isa::runs_here` has seen AVX-512 and VNNI.
+            Isa::Avx512 => unsafe { avx512::gemv8(m, &eight, x, out) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: NEON is part of aarch64.
+            Isa::Neon => unsafe { neon::gemv8(m, &eight, x, out) },
             _ => portable::gemv8(m, &eight, x, out),
         }
     }
@@ -140,13 +155,17 @@ pub fn gemm(
             }
             for g in (0..m.cols / GROUP).step_by(PANEL_GROUPS) {
                 pack(isa, m, &sixteen, g, panel);
-                for i in stripe.clone().step_by(TILE) {
-                    match stripe.end - i {
-                        1 => tile::<1>(isa, panel, x, pick, i, g, stride, start, out),
-                        2 => tile::<2>(isa, panel, x, pick, i, g, stride, start, out),
+                let mut i = stripe.start;
+                while i < stripe.end {
+                    i += match stripe.end - i {
+                        WIDE_TILE.. if isa == Isa::Avx512 => {
+                            tile::<WIDE_TILE>(isa, panel, x, pick, i, g, stride, start, out)
+                        }
+                        TILE.. => tile::<TILE>(isa, panel, x, pick, i, g, stride, start, out),
                         3 => tile::<3>(isa, panel, x, pick, i, g, stride, start, out),
-                        _ => tile::<TILE>(isa, panel, x, pick, i, g, stride, start, out),
-                    }
+                        2 => tile::<2>(isa, panel, x, pick, i, g, stride, start, out),
+                        _ => tile::<1>(isa, panel, x, pick, i, g, stride, start, out),
+                    };
                 }
             }
         }
@@ -158,13 +177,16 @@ fn pack(isa: Isa, m: &Affine, rows: &[usize; PANEL_ROWS], g: usize, panel: &mut 
     let n = PANEL_GROUPS.min(m.cols / GROUP - g);
     match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Isa::detect` has seen AVX2; the rows and groups lie inside the matrix.
-        Isa::Avx2 => unsafe { avx2::pack(m, rows, g, n, panel) },
+        // SAFETY: `Isa::runs_here` has seen AVX2.
+        Isa::Avx2 | Isa::Avx512 => unsafe { avx2::pack(m, rows, g, n, panel) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: NEON is part of aarch64.
+        Isa::Neon => unsafe { neon::pack(m, rows, g, n, panel) },
         _ => portable::pack(m, rows, g, n, panel),
     }
 }
 
-/// N tokens from number `i` on, through the panel's groups from `g` on.
+/// N tokens from number `i` on, through the panel's groups from `g` on. Returns N.
 #[allow(clippy::too_many_arguments, reason = "the coordinates of a tile")]
 fn tile<const N: usize>(
     isa: Isa,
@@ -176,19 +198,26 @@ fn tile<const N: usize>(
     stride: usize,
     start: usize,
     out: &mut [f32],
-) {
+) -> usize {
     let rows: [_; N] = std::array::from_fn(|t| x.row(pick.at(i + t)).groups(g, panel.groups));
     let mut acc: [[f32; PANEL_ROWS]; N] =
         std::array::from_fn(|t| out[(i + t) * stride + start..][..PANEL_ROWS].try_into().expect("16 elements"));
     match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Isa::detect` has seen AVX2 and FMA; each row holds the panel's groups.
+        // SAFETY: `Isa::runs_here` has seen AVX2 and FMA.
         Isa::Avx2 => unsafe { avx2::tile(panel, &rows, &mut acc) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `Isa::runs_here` has seen AVX-512 and VNNI.
+        Isa::Avx512 => unsafe { avx512::tile(panel, &rows, &mut acc) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: NEON is part of aarch64.
+        Isa::Neon => unsafe { neon::tile(panel, &rows, &mut acc) },
         _ => portable::tile(panel, &rows, &mut acc),
     }
     for (t, acc) in acc.iter().enumerate() {
         out[(i + t) * stride + start..][..PANEL_ROWS].copy_from_slice(acc);
     }
+    N
 }
 
 /// BF16 number `i` of little-endian bytes.
