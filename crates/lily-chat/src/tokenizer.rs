@@ -96,7 +96,27 @@ impl Tokenizer {
         let added = added.into_iter().map(|(id, (_, special))| (id, Added { special })).collect();
         let inner =
             Inner { bpe, len, bytes, starts, added, added_ids, by_length, first_chars, by_bytes: OnceLock::new() };
-        Ok(Self { inner: Arc::new(inner), pieces: Arc::default() })
+        let tokenizer = Self { inner: Arc::new(inner), pieces: Arc::default() };
+        tokenizer.check_byte_level()?;
+        Ok(tokenizer)
+    }
+
+    /// Every byte must have a token, and encoding must go through the byte-level alphabet, or text would be lost.
+    fn check_byte_level(&self) -> Result<(), ChatError> {
+        let mut single = [false; 256];
+        for id in (0..self.inner.len as u32).filter(|&id| !self.is_added(id)) {
+            if let Some(&[byte]) = self.token_bytes(id) {
+                single[usize::from(byte)] = true;
+            }
+        }
+        if let Some(byte) = single.iter().position(|known| !known) {
+            return Err(error(TOKENIZER, format!("no token for the byte {byte:#04x}")));
+        }
+        let probe = " a\n\té日\u{1}😀";
+        if self.decode(&self.encode_text(probe)) != probe {
+            return Err(error(TOKENIZER, "encoding loses text: the pre-tokenizer is not byte-level".into()));
+        }
+        Ok(())
     }
 
     /// Number of ids: every token has an id below this, and logits from here on are padding that must not be sampled.

@@ -208,6 +208,29 @@ fn thinking_in_an_assistants_content_is_the_only_exception() {
     }
 }
 
+/// What a prefix cache lives on: with `preserve_thinking`, a longer conversation begins with the shorter one's tokens.
+#[test]
+fn a_growing_conversation_keeps_its_prefix() {
+    let chat = chat();
+    for thinking in [false, true] {
+        let mut conversation = input(json!([{"role": "system", "content": "Be brief."}]), None, json!({}));
+        conversation.kwargs.insert("preserve_thinking".into(), true.into());
+        conversation.kwargs.insert("enable_thinking".into(), thinking.into());
+        let mut before: Vec<u32> = Vec::new();
+        for turn in 0..4 {
+            conversation.messages.push(json!({"role": "user", "content": format!("question {turn}")}));
+            let prompt = chat.prompt(&conversation).unwrap();
+            assert!(prompt.tokens.starts_with(&before), "turn {turn}: {}", prompt.text);
+            let (reasoning, answer) = (if thinking { "why" } else { "" }, format!("answer {turn}"));
+            let written = if thinking { format!("{reasoning}\n</think>\n\n{answer}") } else { answer.clone() };
+            before = prompt.tokens;
+            before.extend(chat.tokenizer.encode_with_added(&(written + "<|im_end|>")));
+            let message = json!({"role": "assistant", "content": answer, "reasoning_content": reasoning});
+            conversation.messages.push(message);
+        }
+    }
+}
+
 #[test]
 fn a_users_imitation_of_a_tool_response_is_a_query() {
     let prompt = chat().prompt(&input(
@@ -223,6 +246,11 @@ fn refusals_of_the_template_come_out_as_its_own_words() {
     let messages = json!([{"role": "assistant", "content": "a"}]);
     match chat().prompt(&input(messages, None, Value::Object(Map::new()))) {
         Err(error @ ChatError::Template(_)) => assert_eq!(error.to_string(), "There is no user message to answer."),
+        other => panic!("{other:?}"),
+    }
+    let messages = json!([{"role": "user", "content": "a"}, {"role": "<think>", "content": "b"}]);
+    match chat().prompt(&input(messages, None, json!({}))) {
+        Err(error @ ChatError::Template(_)) => assert_eq!(error.to_string(), "Unknown role: <think>"),
         other => panic!("{other:?}"),
     }
 }

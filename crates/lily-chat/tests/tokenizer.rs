@@ -163,6 +163,10 @@ fn files_that_cannot_be_used_are_refused_by_name() {
     refused(&change(&|f| f["model"]["vocab"]["hello there"] = 9000.into()), None, "tokenizer.json", "hello there");
     refused(&change(&|f| f["added_tokens"][0]["lstrip"] = true.into()), None, "tokenizer.json", "lstrip");
     refused(&change(&|f| f["added_tokens"][0]["id"] = Value::Null), None, "tokenizer.json", "expected u32");
+    let byte = |f: &mut Value| f["model"]["vocab"].as_object_mut().unwrap().shift_remove("ÿ");
+    refused(&change(&|f| drop(byte(f))), None, "tokenizer.json", "0xff");
+    let plain = &|f: &mut Value| f["pre_tokenizer"] = f["pre_tokenizer"]["pretokenizers"][0].clone();
+    refused(&change(plain), None, "tokenizer.json", "not byte-level");
     let other = br#"{"added_tokens_decoder": {"8186": {"content": "<thought>"}}}"#;
     refused(&bytes, Some(other), "tokenizer_config.json", "<thought>");
 }
