@@ -30,16 +30,15 @@ else
 fi
 
 step "the real tokenizer"
-tests/tokenizer/build.sh
+if ! tests/tokenizer/build.sh; then
+  echo "SKIPPED: the real tokenizer can not be built; its cases will say so"
+  [ -z "${CI:-}" ] || exit 1
+fi
 
 step "tests"
-cargo build --workspace --locked
-if command -v cargo-nextest >/dev/null; then
-  cargo nextest run --workspace --locked --no-fail-fast
-  cargo test --workspace --locked --doc
-else
-  cargo test --workspace --locked --no-fail-fast
-fi
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+cargo test --workspace --locked --no-fail-fast -- --show-output 2>&1 | tee "$log"
 
 step "clients and speed of the release build"
 cargo build --release --locked --package lily
@@ -49,3 +48,4 @@ tests/clients/run.sh "$lily"
 tests/speed.py "$lily"
 
 step "all of it holds"
+grep -h '^skipped: ' "$log" | sort -u || true

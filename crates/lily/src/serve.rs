@@ -54,7 +54,7 @@ fn scripted(args: &ServeArgs) -> Result<App> {
     let chat = Chat { tokenizer: tokenizer.clone(), ..chat };
     let options = EngineOptions { tokenizer, context, max_queue: args.max_queue };
     let engine = Engine::start(Box::new(model), options).context("cannot start the engine's thread")?;
-    eprintln!("Answering with the script {}, not with a model.", path.display());
+    eprintln!("Answering with the script {} and the demo's tokenizer; no model runs.", path.display());
     Ok(finish(args, &checkpoint, engine, chat, "lily-script".into()))
 }
 

@@ -123,7 +123,7 @@ impl Session {
         })?;
         let output =
             OutputOptions { thinking: prompt.starts_in_thinking, eos: self.eos.clone(), ..OutputOptions::default() };
-        Ok(Request { prompt: prompt.tokens, sampling: self.sampling.clone(), max_tokens: self.max_tokens, output })
+        Ok(Request { prompt: prompt.tokens, sampling: self.sampling, max_tokens: self.max_tokens, output })
     }
 }
 
