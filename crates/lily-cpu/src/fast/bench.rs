@@ -61,7 +61,7 @@ impl Product {
                 affine4::gemm(*isa, matrix, first, ROWS, x, Pick::First(*tokens), ROWS, panel, out);
             } else {
                 for t in 0..*tokens {
-                    affine4::gemv(*isa, matrix, first, ROWS, x.row(t), &mut out[t * ROWS..(t + 1) * ROWS]);
+                    affine4::gemv(*isa, matrix, first, ROWS, x.row(t), panel, &mut out[t * ROWS..(t + 1) * ROWS]);
                 }
             }
         }

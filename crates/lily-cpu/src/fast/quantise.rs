@@ -8,6 +8,8 @@ use super::simd::{multiversion, sum_lanes};
 
 /// Columns that share a scale, the same as in the weights.
 pub const GROUP: usize = 64;
+/// The largest code: 127 · 256 + 127, so that a code is also two signed bytes, 256 · high + low.
+const LARGEST: f32 = 32_639.0;
 
 /// Rows of activations [tokens × cols].
 #[derive(Default)]
@@ -92,7 +94,7 @@ multiversion! {
                 }
             }
             let max = lanes.iter().copied().fold(0.0f32, f32::max);
-            let inverse = if max > 0.0 { 32_767.0 / max } else { 0.0 };
+            let inverse = if max > 0.0 { LARGEST / max } else { 0.0 };
             let mut rounded = [0i32; GROUP];
             let mut total = 0i32;
             for i in 0..GROUP {
@@ -112,7 +114,7 @@ multiversion! {
                     poison[i] += part[i] * 0.0;
                 }
             }
-            *scale = max / 32_767.0 + sum_lanes(poison);
+            *scale = max / LARGEST + sum_lanes(poison);
             *sum = total as f32 * *scale;
         }
     }

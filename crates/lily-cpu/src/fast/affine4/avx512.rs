@@ -1,8 +1,8 @@
 //! AVX-512 with VNNI.
 //!
 //! `vpdpwssd` multiplies pairs of 16-bit numbers and adds both products to a 32-bit lane: one instruction where AVX2 takes
-//! two (`vpmaddwd`, `vpaddd`), over registers twice as wide. No sum comes near 32 bits, so that it does not saturate and
-//! the same sums result in any order.
+//! two (`vpmaddwd`, `vpaddd`; the compiler may choose those again where it expects the pair to be sooner ready), over
+//! registers twice as wide. Sums stay within 26 bits, so that any order gives the same.
 //!
 //! [`gemv8`] puts two groups of a row side by side in one register; [`tile`] keeps one pair of all sixteen rows in one.
 //! Unpacking is [`super::avx2::pack`]'s work: its cost is shared by all the tokens of a stripe.
@@ -80,9 +80,9 @@ pub unsafe fn gemv8(m: &Affine, rows: &[usize; 8], x: Row<'_>, out: &mut [f32; 8
                     _mm512_and_si512(_mm512_srli_epi16::<8>(v), mask),
                     _mm512_srli_epi16::<12>(v),
                 ];
-                for p in 0..4 {
-                    sums[r] = _mm512_dpwssd_epi32(sums[r], w[p], xs[p]);
-                }
+                let low = _mm512_dpwssd_epi32(_mm512_madd_epi16(w[0], xs[0]), w[1], xs[1]);
+                let high = _mm512_dpwssd_epi32(_mm512_madd_epi16(w[2], xs[2]), w[3], xs[3]);
+                sums[r] = _mm512_add_epi32(low, high);
             }
             let sums = _mm512_cvtepi32_ps(sums_of_halves(&sums));
             let halves = [_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps::<1>(sums)];
@@ -110,23 +110,28 @@ pub unsafe fn gemv8(m: &Affine, rows: &[usize; 8], x: Row<'_>, out: &mut [f32; 8
 /// The machine has AVX-512 F, BW, VL, DQ and VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")]
 pub unsafe fn tile<const N: usize>(panel: &Panel, x: &[Row<'_>; N], acc: &mut [[f32; PANEL_ROWS]; N]) {
-    for g in 0..panel.groups {
+    let groups = panel.groups.min(PANEL_GROUPS);
+    // Lengths are checked here, once: checks inside the loop over groups make the compiler write it many times over.
+    let (mut x_codes, mut x_scales, mut x_sums) =
+        ([std::ptr::null::<i16>(); N], [std::ptr::null(); N], [std::ptr::null(); N]);
+    for t in 0..N {
+        x_codes[t] = x[t].codes[..groups * GROUP].as_ptr();
+        x_scales[t] = x[t].scales[..groups].as_ptr();
+        x_sums[t] = x[t].sums[..groups].as_ptr();
+    }
+    for g in 0..groups {
         let codes = panel.codes[g * GROUP * PANEL_ROWS..(g + 1) * GROUP * PANEL_ROWS].as_ptr();
-        let mut x_codes = [std::ptr::null::<i16>(); N];
-        for t in 0..N {
-            x_codes[t] = x[t].codes[g * GROUP..(g + 1) * GROUP].as_ptr();
-        }
         let mut sums = [[_mm512_setzero_si512(); 2]; N];
         for pairs in (0..GROUP / 2).step_by(2) {
             for odd in 0..2 {
                 let pair = pairs + odd;
-                // SAFETY: each step reads 32 of the group's 1,024 codes and two of each token's 64 numbers, all
-                // checked by the slices above; no load needs alignment.
+                // SAFETY: each step reads 32 of the group's 1,024 codes and two of each token's 64 numbers of the
+                // group, all checked by the slices above; no load needs alignment.
                 unsafe {
                     let w = _mm512_loadu_si512(codes.add(2 * PANEL_ROWS * pair).cast());
                     for t in 0..N {
-                        let two = _mm512_set1_epi32(x_codes[t].add(2 * pair).cast::<i32>().read_unaligned());
-                        sums[t][odd] = _mm512_dpwssd_epi32(sums[t][odd], w, two);
+                        let two = x_codes[t].add(g * GROUP + 2 * pair).cast::<i32>().read_unaligned();
+                        sums[t][odd] = _mm512_dpwssd_epi32(sums[t][odd], w, _mm512_set1_epi32(two));
                     }
                 }
             }
@@ -135,7 +140,8 @@ pub unsafe fn tile<const N: usize>(panel: &Panel, x: &[Row<'_>; N], acc: &mut [[
         let (scale, bias) =
             unsafe { (_mm512_loadu_ps(panel.scales[g].as_ptr()), _mm512_loadu_ps(panel.biases[g].as_ptr())) };
         for t in 0..N {
-            let (x_scale, x_sum) = (_mm512_set1_ps(x[t].scales[g]), _mm512_set1_ps(x[t].sums[g]));
+            // SAFETY: g < groups, and the slices above have so many.
+            let (x_scale, x_sum) = unsafe { (_mm512_set1_ps(*x_scales[t].add(g)), _mm512_set1_ps(*x_sums[t].add(g))) };
             let sum = _mm512_cvtepi32_ps(_mm512_add_epi32(sums[t][0], sums[t][1]));
             // SAFETY: the sixteen floats of the array, read and written; no alignment needed.
             unsafe {

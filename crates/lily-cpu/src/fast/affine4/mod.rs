@@ -7,7 +7,7 @@
 //! acc = fma(bias[o, g], sum_x[t, g], acc)
 //! ```
 //!
-//! with Σ exact in 32 bits (|Σ| ≤ 64 · 15 · 32,767). So decode (GEMV) and prefill (GEMM) give the same bits.
+//! with Σ exact in 32 bits (|Σ| ≤ 64 · 15 · 32,639). So decode (GEMV) and prefill (GEMM) give the same bits.
 //!
 //! Three kernels for each instruction set: `gemv8`, eight rows for one token; `pack`, which unpacks sixteen rows into a
 //! [`Panel`]; and `tile`, a panel for a few tokens. [`portable`] defines what they compute.
@@ -50,6 +50,9 @@ pub struct Panel {
     scales: [[f32; PANEL_ROWS]; PANEL_GROUPS],
     /// [groups][16 rows].
     biases: [[f32; PANEL_ROWS]; PANEL_GROUPS],
+    /// Activations of a token as bytes, for the AVX2 GEMV; [groups][high, low][even, odd columns][32].
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "AVX2 only"))]
+    halves: Vec<i8>,
 }
 
 impl Default for Panel {
@@ -59,6 +62,7 @@ impl Default for Panel {
             codes: vec![0; PANEL_GROUPS * GROUP * PANEL_ROWS].try_into().expect("the length is that of the array"),
             scales: [[0.0; PANEL_ROWS]; PANEL_GROUPS],
             biases: [[0.0; PANEL_ROWS]; PANEL_GROUPS],
+            halves: Vec::new(),
         }
     }
 }
@@ -107,7 +111,7 @@ pub fn block(
     assert!(stride >= rows.next_multiple_of(PANEL_ROWS) && out.len() >= pick.len() * stride);
     if pick.len() < GEMM_FROM {
         for i in 0..pick.len() {
-            gemv(isa, m, first, rows, x.row(pick.at(i)), &mut out[i * stride..(i + 1) * stride]);
+            gemv(isa, m, first, rows, x.row(pick.at(i)), panel, &mut out[i * stride..(i + 1) * stride]);
         }
     } else {
         gemm(isa, m, first, rows, x, pick, stride, panel, out);
@@ -115,14 +119,27 @@ pub fn block(
 }
 
 /// One token, 8 rows at a time.
-pub fn gemv(isa: Isa, m: &Affine, first: usize, rows: usize, x: super::quantise::Row<'_>, out: &mut [f32]) {
+pub fn gemv(
+    isa: Isa,
+    m: &Affine,
+    first: usize,
+    rows: usize,
+    x: super::quantise::Row<'_>,
+    panel: &mut Panel,
+    out: &mut [f32],
+) {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx2 {
+        // SAFETY: `Isa::runs_here` has seen AVX2 and FMA.
+        unsafe { avx2::split(x, &mut panel.halves) };
+    }
     for start in (0..rows).step_by(8) {
         let eight: [usize; 8] = std::array::from_fn(|r| first + (start + r).min(rows - 1));
         let out: &mut [f32; 8] = (&mut out[start..start + 8]).try_into().expect("8 elements");
         match isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Isa::runs_here` has seen AVX2 and FMA.
-            Isa::Avx2 => unsafe { avx2::gemv8(m, &eight, x, out) },
+            Isa::Avx2 => unsafe { avx2::gemv8(m, &eight, x, &panel.halves, out) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Isa::runs_here` has seen AVX-512 and VNNI.
             Isa::Avx512 => unsafe { avx512::gemv8(m, &eight, x, out) },
@@ -263,7 +280,15 @@ mod tests {
                 let stride = rows.next_multiple_of(16);
                 let mut expected = vec![0.0; tokens * stride];
                 for t in 0..tokens {
-                    gemv(Isa::Portable, &m, 0, rows, q.row(t), &mut expected[t * stride..(t + 1) * stride]);
+                    gemv(
+                        Isa::Portable,
+                        &m,
+                        0,
+                        rows,
+                        q.row(t),
+                        &mut Panel::default(),
+                        &mut expected[t * stride..(t + 1) * stride],
+                    );
                 }
                 let same = |what: &str, out: &[f32]| {
                     for t in 0..tokens {

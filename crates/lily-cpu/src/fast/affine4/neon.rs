@@ -101,33 +101,36 @@ pub unsafe fn gemv8(m: &Affine, rows: &[usize; 8], x: Row<'_>, out: &mut [f32; 8
     for r in 0..8 {
         codes[r] = &all_codes[rows[r] * groups * BYTES..(rows[r] + 1) * groups * BYTES];
     }
+    let mask = vdupq_n_u16(15);
     let mut acc = [vdupq_n_f32(0.0); 2];
     for g in (0..groups).step_by(PANEL_GROUPS) {
         let n = PANEL_GROUPS.min(groups - g);
         let scales = columns(scales, rows, groups, g, n);
         let biases = columns(biases, rows, groups, g, n);
         for j in 0..n {
+            let mut v = [[vdupq_n_u16(0); 2]; 8];
+            for r in 0..8 {
+                let bytes = &codes[r][(g + j) * BYTES..(g + j + 1) * BYTES];
+                for half in 0..2 {
+                    // SAFETY: 16 of the 32 bytes, checked by the slice; a load of bytes needs no alignment.
+                    v[r][half] = vreinterpretq_u16_u8(unsafe { vld1q_u8(bytes.as_ptr().add(16 * half)) });
+                }
+            }
             let x_codes = &x.codes[(g + j) * GROUP..(g + j + 1) * GROUP];
-            let mut xs = [[vdupq_n_s16(0); 2]; 4];
+            let mut sums = [vdupq_n_s32(0); 8];
+            // Rows inside, so that eight sums grow side by side. (With the planes inside, the compiler widens the
+            // activations once for all rows and then has to widen the codes too, at twice the instructions.)
             for p in 0..4 {
                 for half in 0..2 {
                     // SAFETY: 8 of the 64 numbers, checked by the slice.
-                    xs[p][half] = unsafe { vld1q_s16(x_codes.as_ptr().add(16 * p + 8 * half)) };
-                }
-            }
-            let mut sums = [vdupq_n_s32(0); 8];
-            for r in 0..8 {
-                let w = planes(&codes[r][(g + j) * BYTES..]);
-                // Two sums, so that an addition does not wait for the one before it.
-                let (mut low, mut high) = (vdupq_n_s32(0), vdupq_n_s32(0));
-                for p in 0..4 {
-                    for half in 0..2 {
-                        let w = vreinterpretq_s16_u16(w[p][half]);
-                        low = vmlal_s16(low, vget_low_s16(w), vget_low_s16(xs[p][half]));
-                        high = vmlal_high_s16(high, w, xs[p][half]);
+                    let x = unsafe { vld1q_s16(x_codes.as_ptr().add(16 * p + 8 * half)) };
+                    for r in 0..8 {
+                        let w = vreinterpretq_s16_u16(vandq_u16(v[r][half], mask));
+                        sums[r] = vmlal_s16(sums[r], vget_low_s16(w), vget_low_s16(x));
+                        sums[r] = vmlal_high_s16(sums[r], w, x);
+                        v[r][half] = vshrq_n_u16::<4>(v[r][half]);
                     }
                 }
-                sums[r] = vaddq_s32(low, high);
             }
             let (x_scale, x_sum) = (vdupq_n_f32(x.scales[g + j]), vdupq_n_f32(x.sums[g + j]));
             for half in 0..2 {
