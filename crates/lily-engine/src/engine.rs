@@ -1,0 +1,154 @@
+//! The handle of the engine and of one answer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use lily_chat::Tokenizer;
+use lily_model::Model;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::queue::{Job, Load, Queue};
+use crate::request::{Event, Request, SubmitError};
+use crate::worker;
+
+/// What an engine is given beside the model.
+pub struct EngineOptions {
+    /// The checkpoint's tokenizer; its size bounds the ids that may be generated.
+    pub tokenizer: Tokenizer,
+    /// Tokens that prompt and answer may have together.
+    pub context: usize,
+    /// Requests that may wait while another runs.
+    pub max_queue: usize,
+}
+
+/// A running engine. Clones share it; when the last one is dropped, what still runs is failed and the thread ends.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    queue: Arc<Queue>,
+    device: String,
+    context: usize,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Start the thread that owns `model`. Requests run one after another.
+    pub fn start(model: Box<dyn Model>, options: EngineOptions) -> std::io::Result<Self> {
+        Self::start_with_slots(model, options, 1)
+    }
+
+    /// As [`Self::start`], with `slots` sequences taking turns.
+    pub(crate) fn start_with_slots(
+        model: Box<dyn Model>,
+        options: EngineOptions,
+        slots: usize,
+    ) -> std::io::Result<Self> {
+        let queue = Arc::new(Queue::new(slots, options.max_queue));
+        let device = model.device();
+        let shared = Arc::clone(&queue);
+        let thread = std::thread::Builder::new()
+            .name("engine".into())
+            .spawn(move || worker::work(model, &options.tokenizer, options.context, &shared))?;
+        let context = options.context;
+        Ok(Self { inner: Arc::new(Inner { queue, device, context, thread: Mutex::new(Some(thread)) }) })
+    }
+
+    /// Queue a request. Does not block; refuses what can be known to fail before anything is computed.
+    pub fn submit(&self, request: Request) -> Result<Answer, SubmitError> {
+        let context = self.inner.context;
+        if request.prompt.is_empty() {
+            return Err(SubmitError::EmptyPrompt);
+        }
+        if request.max_tokens == Some(0) {
+            return Err(SubmitError::NothingToGenerate);
+        }
+        if request.prompt.len() >= context {
+            return Err(SubmitError::PromptTooLong { prompt: request.prompt.len(), context });
+        }
+        let (sender, events) = unbounded_channel();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let job = Job { request, events: sender, cancelled: Arc::clone(&cancelled), submitted: Instant::now() };
+        self.inner.queue.push(job)?;
+        Ok(Answer { events, cancelled })
+    }
+
+    /// What runs the model, for people: `"cpu (AVX2, 2 threads)"`.
+    pub fn device(&self) -> &str {
+        &self.inner.device
+    }
+
+    /// Tokens that prompt and answer may have together.
+    pub fn context(&self) -> usize {
+        self.inner.context
+    }
+
+    /// How busy the engine is now.
+    pub fn load(&self) -> Load {
+        self.inner.queue.load()
+    }
+
+    /// Refuse new requests and fail all others after the step that runs now.
+    pub fn close(&self) {
+        self.inner.queue.close();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.queue.close();
+        // Wait, so that the model's memory is free when this returns.
+        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The events of one request. Dropping it cancels the request: in the queue at once, while it runs within one decode
+/// step or one prefill chunk.
+pub struct Answer {
+    events: UnboundedReceiver<Event>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Answer {
+    /// The next event; `None` after the last. May be dropped while it waits without losing an event.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.events.recv().await
+    }
+
+    /// [`Self::next`] for code that polls.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.events.poll_recv(cx)
+    }
+
+    /// [`Self::next`] for threads outside an async runtime.
+    ///
+    /// # Panics
+    /// When called inside an async runtime.
+    pub fn next_blocking(&mut self) -> Option<Event> {
+        self.events.blocking_recv()
+    }
+
+    /// A way to cancel from elsewhere, as from a signal handler's thread; the last event is then
+    /// [`crate::EngineError::Cancelled`].
+    pub fn canceller(&self) -> Canceller {
+        Canceller(Arc::clone(&self.cancelled))
+    }
+}
+
+/// Cancels one request.
+#[derive(Clone)]
+pub struct Canceller(Arc<AtomicBool>);
+
+impl Canceller {
+    /// Cancel. More calls, or one after the end, do nothing.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

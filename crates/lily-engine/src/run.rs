@@ -1,0 +1,130 @@
+//! One request while the model works on it.
+
+use std::time::Instant;
+
+use lily_chat::{OutputMachine, Tokenizer};
+use lily_model::{Model, SeqId};
+
+use crate::queue::Job;
+use crate::request::{EngineError, Event, FinishReason, Finished, Timings, Usage};
+use crate::sampler::Sampler;
+use crate::schedule::Need;
+
+pub(crate) struct Run {
+    pub(crate) job: Job,
+    pub(crate) seq: SeqId,
+    /// Prompt tokens that the model has read.
+    read: usize,
+    /// The token chosen last, not fed back yet.
+    next: Option<u32>,
+    generated: usize,
+    /// Tokens to generate at most.
+    limit: usize,
+    sampler: Sampler,
+    machine: OutputMachine,
+    taken: Instant,
+    started: Option<Instant>,
+}
+
+impl Run {
+    /// Begin the sequence with room for the prompt and everything that may be generated.
+    pub(crate) fn begin(
+        job: Job,
+        model: &mut dyn Model,
+        tokenizer: &Tokenizer,
+        context: usize,
+    ) -> Result<Self, EngineError> {
+        let room_left = context - job.request.prompt.len();
+        let limit = job.request.max_tokens.unwrap_or(room_left).min(room_left);
+        let sampler = Sampler::new(job.request.sampling, tokenizer.len());
+        let machine = OutputMachine::new(tokenizer, job.request.output.clone());
+        // Last, so that nothing above can fail and leave a sequence behind.
+        let seq = model.begin(job.request.prompt.len() + limit)?;
+        Ok(Self {
+            job,
+            seq,
+            read: 0,
+            next: None,
+            generated: 0,
+            limit,
+            sampler,
+            machine,
+            taken: Instant::now(),
+            started: None,
+        })
+    }
+
+    pub(crate) fn need(&self) -> Need {
+        if self.next.is_some() { Need::Decode } else { Need::Prefill }
+    }
+
+    /// The next chunk of the prompt, and whether it is the last.
+    pub(crate) fn chunk(&self, size: usize) -> (&[u32], bool) {
+        let rest = &self.job.request.prompt[self.read..];
+        (&rest[..size.min(rest.len())], rest.len() <= size)
+    }
+
+    /// `tokens` of the prompt have been read.
+    pub(crate) fn advance(&mut self, tokens: usize) {
+        self.read += tokens;
+    }
+
+    /// The token to feed back.
+    pub(crate) fn token(&self) -> Option<u32> {
+        self.next
+    }
+
+    /// Choose the next token from `logits` [vocab] and turn it into events. Returns how the answer ended, if it did.
+    pub(crate) fn choose(&mut self, logits: &[f32], model: &dyn Model) -> Result<Option<Finished>, EngineError> {
+        if self.started.is_none() {
+            self.started = Some(Instant::now());
+            let prompt_tokens = self.job.request.prompt.len();
+            self.job.send(Event::Started { prompt_tokens, cached_tokens: 0 });
+        }
+        let token = match model.scripted(self.seq) {
+            Some(id) if self.sampler.allows(id) => id,
+            Some(id) => {
+                let chosen = self.sampler.sample(logits)?;
+                tracing::info!(scripted = id, chosen, "the scripted token is masked");
+                chosen
+            }
+            None => self.sampler.sample(logits)?,
+        };
+        self.generated += 1;
+        self.next = Some(token);
+        for event in self.machine.push(token) {
+            self.job.send(Event::Output(event));
+        }
+        let ended = self.machine.ended().is_some();
+        if !ended && self.generated < self.limit {
+            return Ok(None);
+        }
+        for event in self.machine.finish() {
+            self.job.send(Event::Output(event));
+        }
+        let reason = match ended {
+            false => FinishReason::Length,
+            true if self.machine.tool_calls() > 0 => FinishReason::ToolCalls,
+            true => FinishReason::Stop,
+        };
+        Ok(Some(Finished { reason, usage: self.usage(), timings: self.timings() }))
+    }
+
+    fn usage(&self) -> Usage {
+        Usage {
+            prompt_tokens: self.job.request.prompt.len(),
+            completion_tokens: self.generated,
+            reasoning_tokens: self.machine.reasoning_tokens(),
+            cached_tokens: 0,
+        }
+    }
+
+    fn timings(&self) -> Timings {
+        let started = self.started.unwrap_or_else(Instant::now);
+        Timings {
+            queue: self.taken.duration_since(self.job.submitted).as_secs_f64(),
+            prefill: started.duration_since(self.taken).as_secs_f64(),
+            decode: started.elapsed().as_secs_f64(),
+        }
+    }
+}

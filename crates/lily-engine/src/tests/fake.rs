@@ -1,0 +1,197 @@
+//! A model of a few lines whose prompt's first token says how it behaves.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Snapshot};
+
+/// `<|im_end|>` of the demo tokenizer.
+pub(super) const EOS: u32 = 8185;
+/// The demo tokenizer has 8,192 ids.
+const VOCAB: usize = 8192 + 64;
+/// A sequence of exactly this room is refused.
+pub(super) const NO_ROOM: usize = 777;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(u32)]
+pub(super) enum Op {
+    Plain = 1,
+    EosAfter4,
+    SlowPrefill,
+    SlowDecode,
+    FailPrefill,
+    FailDecode,
+    Nan,
+    PanicPrefill,
+    PanicDecode,
+    Padding,
+}
+
+impl Op {
+    fn from(id: u32) -> Self {
+        use Op::*;
+        let all = [
+            Plain,
+            EosAfter4,
+            SlowPrefill,
+            SlowDecode,
+            FailPrefill,
+            FailDecode,
+            Nan,
+            PanicPrefill,
+            PanicDecode,
+            Padding,
+        ];
+        all.into_iter().find(|op| *op as u32 == id).unwrap_or(Plain)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) begun: usize,
+    pub(super) ended: usize,
+    pub(super) prefills: usize,
+    pub(super) decodes: usize,
+    pub(super) widest: usize,
+    pub(super) rooms: Vec<usize>,
+    pub(super) fed: Vec<u32>,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Log(Arc<Mutex<Counts>>);
+
+impl Log {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Clone)]
+struct Seq {
+    op: Op,
+    len: usize,
+    room: usize,
+    generated: usize,
+    /// A running hash of all tokens: the state that the next token depends on.
+    hash: u64,
+}
+
+pub(super) struct Fake {
+    shape: Shape,
+    seqs: HashMap<SeqId, Seq>,
+    next: u64,
+    log: Log,
+}
+
+impl Fake {
+    pub(super) fn new() -> (Self, Log) {
+        let shape = Shape { vocab: VOCAB, ..Shape::qwen3_6_35b_a3b() };
+        let log = Log::default();
+        (Self { shape, seqs: HashMap::new(), next: 0, log: log.clone() }, log)
+    }
+
+    fn row(seq: &Seq) -> Vec<f32> {
+        let mut row: Vec<f32> =
+            (0..VOCAB as u64).map(|i| ((i * 2_654_435_761 ^ seq.hash) % 97) as f32 * 0.02).collect();
+        row[300 + (seq.hash % 200) as usize] = 9.0;
+        match seq.op {
+            Op::EosAfter4 if seq.generated == 4 => row[EOS as usize] = 20.0,
+            Op::Nan if seq.generated == 2 => row[17] = f32::NAN,
+            Op::Padding => row[8192..].fill(100.0),
+            _ => {}
+        }
+        row
+    }
+}
+
+impl Model for Fake {
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn device(&self) -> String {
+        "fake".into()
+    }
+
+    fn prefill_chunk(&self) -> usize {
+        64
+    }
+
+    fn begin(&mut self, room: usize) -> Result<SeqId, ModelError> {
+        if room == NO_ROOM {
+            return Err(ModelError::Device("no memory".into()));
+        }
+        let seq = SeqId(self.next);
+        self.next += 1;
+        self.seqs.insert(seq, Seq { op: Op::Plain, len: 0, room, generated: 0, hash: 7 });
+        let mut log = self.log.lock();
+        log.begun += 1;
+        log.rooms.push(room);
+        Ok(seq)
+    }
+
+    fn end(&mut self, seq: SeqId) {
+        if self.seqs.remove(&seq).is_some() {
+            self.log.lock().ended += 1;
+        }
+    }
+
+    fn len(&self, seq: SeqId) -> usize {
+        self.seqs.get(&seq).map_or(0, |s| s.len)
+    }
+
+    fn prefill(&mut self, seq: SeqId, tokens: &[u32], rows: Rows) -> Result<Logits, ModelError> {
+        self.log.lock().prefills += 1;
+        let state = self.seqs.get_mut(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
+        if state.len == 0 {
+            state.op = Op::from(tokens[0]);
+        }
+        match state.op {
+            Op::SlowPrefill => std::thread::sleep(Duration::from_millis(5)),
+            Op::FailPrefill if state.len > 0 => return Err(ModelError::Device("prefill failed".into())),
+            Op::PanicPrefill if state.len > 0 => panic!("prefill panicked"),
+            _ => {}
+        }
+        state.len += tokens.len();
+        assert!(state.len <= state.room);
+        state.hash = tokens.iter().fold(state.hash, |h, &t| h.wrapping_mul(31).wrapping_add(u64::from(t)));
+        let data = if rows == Rows::Last { Self::row(state) } else { Vec::new() };
+        Ok(Logits { vocab: VOCAB, data })
+    }
+
+    fn decode(&mut self, batch: &[(SeqId, u32)]) -> Result<Logits, ModelError> {
+        let mut log = self.log.lock();
+        log.decodes += 1;
+        log.widest = log.widest.max(batch.len());
+        log.fed.extend(batch.iter().map(|(_, token)| token));
+        drop(log);
+        let third = |op| batch.iter().any(|(s, _)| self.seqs[s].op == op && self.seqs[s].generated == 2);
+        if third(Op::FailDecode) {
+            return Err(ModelError::Device("decode failed".into()));
+        }
+        assert!(!third(Op::PanicDecode), "decode panicked");
+        let mut data = Vec::new();
+        for (seq, token) in batch {
+            let state = self.seqs.get_mut(seq).ok_or(ModelError::Unknown("no such sequence"))?;
+            if state.op == Op::SlowDecode {
+                std::thread::sleep(Duration::from_millis(3));
+            }
+            state.len += 1;
+            assert!(state.len <= state.room);
+            state.generated += 1;
+            state.hash = state.hash.wrapping_mul(31).wrapping_add(u64::from(*token));
+            data.extend(Self::row(state));
+        }
+        Ok(Logits { vocab: VOCAB, data })
+    }
+
+    fn snapshot(&mut self, seq: SeqId) -> Result<Snapshot, ModelError> {
+        let state = self.seqs.get(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
+        Ok(Snapshot { len: state.len, bytes: 0, state: Arc::new(()) })
+    }
+
+    fn restore(&mut self, _: &Snapshot, _: usize) -> Result<SeqId, ModelError> {
+        Err(ModelError::Unknown("the fake restores nothing"))
+    }
+}

@@ -1,0 +1,145 @@
+//! The engine thread: takes requests from the queue, gives each its turns, and keeps the failures of one from the rest.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use lily_chat::Tokenizer;
+use lily_model::{Logits, Model, Rows, SeqId};
+
+use crate::queue::{Job, Queue};
+use crate::request::{EngineError, Event, Finished};
+use crate::run::Run;
+use crate::schedule::{Schedule, Turn};
+
+/// Serve the queue until it closes.
+pub(crate) fn work(model: Box<dyn Model>, tokenizer: &Tokenizer, context: usize, queue: &Queue) {
+    let mut worker = Worker { model, tokenizer, context, queue, runs: Vec::new(), schedule: Schedule::default() };
+    while worker.admit() {
+        worker.step();
+    }
+    while !worker.runs.is_empty() {
+        worker.fail(0, EngineError::ShutDown);
+    }
+}
+
+struct Worker<'a> {
+    model: Box<dyn Model>,
+    tokenizer: &'a Tokenizer,
+    context: usize,
+    queue: &'a Queue,
+    /// In order of arrival.
+    runs: Vec<Run>,
+    schedule: Schedule,
+}
+
+/// Run code for one request; a panic becomes that request's error.
+///
+/// What the closure borrows may be half changed after a panic. Callers drop the request and its sequence, and a model
+/// keeps nothing else that one sequence writes and another reads.
+fn guard<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(EngineError::Panicked(text.unwrap_or_else(|| "a panic without a message".into())))
+    })
+}
+
+impl Worker<'_> {
+    /// Fill free slots, waiting when nothing runs. False when the engine closes.
+    fn admit(&mut self) -> bool {
+        while self.runs.len() < self.queue.slots {
+            let Some(job) = self.queue.take(self.runs.is_empty()) else { break };
+            self.begin(job);
+        }
+        !self.queue.is_closed()
+    }
+
+    fn begin(&mut self, job: Job) {
+        let events = job.events.clone();
+        let (model, tokenizer, context) = (self.model.as_mut(), self.tokenizer, self.context);
+        match guard(|| Run::begin(job, model, tokenizer, context)) {
+            Ok(run) => self.runs.push(run),
+            Err(error) => {
+                tracing::error!(%error, "a request could not begin");
+                self.queue.done();
+                let _ = events.send(Event::Failed(error));
+            }
+        }
+    }
+
+    /// One call of the model, for whoever's turn it is.
+    fn step(&mut self) {
+        self.queue.sweep();
+        for i in (0..self.runs.len()).rev() {
+            if self.runs[i].job.is_cancelled() {
+                self.fail(i, EngineError::Cancelled);
+            }
+        }
+        let needs: Vec<_> = self.runs.iter().map(Run::need).collect();
+        match self.schedule.next(&needs) {
+            Some(Turn::Prefill(i)) => self.prefill(i),
+            Some(Turn::Decode(turn)) => self.decode(&turn),
+            None => {}
+        }
+    }
+
+    fn prefill(&mut self, i: usize) {
+        let (run, model) = (&mut self.runs[i], self.model.as_mut());
+        let result = guard(|| {
+            let (tokens, last) = run.chunk(model.prefill_chunk().max(1));
+            let count = tokens.len();
+            let logits = model.prefill(run.seq, tokens, if last { Rows::Last } else { Rows::None })?;
+            run.advance(count);
+            if last { run.choose(logits.row(0), model) } else { Ok(None) }
+        });
+        self.settle(i, result);
+    }
+
+    /// One token for each of `turn`. When the model refuses the batch, each is tried alone, so that only the one that
+    /// it cannot serve fails.
+    fn decode(&mut self, turn: &[usize]) {
+        match self.feed(turn) {
+            Ok(logits) => {
+                // From the last to the first: a run that ends leaves the list.
+                for (row, &i) in turn.iter().enumerate().rev() {
+                    let (run, model) = (&mut self.runs[i], self.model.as_ref());
+                    let result = guard(|| run.choose(logits.row(row), model));
+                    self.settle(i, result);
+                }
+            }
+            Err(EngineError::Model(_)) if turn.len() > 1 => turn.iter().rev().for_each(|&i| self.decode(&[i])),
+            Err(e) if turn.len() == 1 => self.fail(turn[0], e),
+            Err(e) => turn.iter().rev().for_each(|&i| self.fail(i, EngineError::Panicked(e.to_string()))),
+        }
+    }
+
+    fn feed(&mut self, turn: &[usize]) -> Result<Logits, EngineError> {
+        let batch: Vec<(SeqId, u32)> =
+            turn.iter().filter_map(|&i| self.runs[i].token().map(|token| (self.runs[i].seq, token))).collect();
+        guard(|| Ok(self.model.decode(&batch)?))
+    }
+
+    fn settle(&mut self, i: usize, result: Result<Option<Finished>, EngineError>) {
+        match result {
+            Ok(None) => {}
+            Ok(Some(finished)) => self.end(i, Event::Finished(finished)),
+            Err(e) => self.fail(i, e),
+        }
+    }
+
+    fn fail(&mut self, i: usize, error: EngineError) {
+        if !matches!(error, EngineError::Cancelled | EngineError::ShutDown) {
+            tracing::error!(%error, "a request failed");
+        }
+        self.end(i, Event::Failed(error));
+    }
+
+    /// Free the sequence, then tell: who has the last event may count on the memory.
+    fn end(&mut self, i: usize, event: Event) {
+        let run = self.runs.remove(i);
+        if let Err(error) = guard(|| Ok(self.model.end(run.seq))) {
+            tracing::error!(%error, "freeing a sequence failed");
+        }
+        self.queue.done();
+        run.job.send(event);
+    }
+}
