@@ -1,1 +1,27 @@
-//! (room under construction)
+//! The OpenAI-compatible HTTP API: `POST /v1/chat/completions`, `GET /v1/models`, `GET /health`.
+//!
+//! - [`App`]: what the API serves (engine, chat, names, defaults); [`router`] makes an axum router of it, and [`serve`]
+//!   answers a listener until it is told to stop.
+//! - A request is validated whole before anything is computed; each error names its field and arrives before any byte
+//!   of a stream. Streamed and unstreamed answers come from the same events, so they are the same text.
+//! - A client that leaves drops its [`lily_engine::Answer`], which frees the engine.
+//!
+//! This room knows `lily-engine` and `lily-chat`. It knows nothing of models, checkpoints or devices, opens no outgoing
+//! connection, and writes no prompt text to its logs.
+
+mod app;
+mod body;
+mod chat;
+mod error;
+mod fields;
+mod info;
+mod names;
+mod params;
+mod reply;
+mod request_log;
+mod serve;
+mod stream;
+
+pub use app::{App, SamplingDefaults};
+pub use names::ModelNames;
+pub use serve::{router, serve};

@@ -1,0 +1,76 @@
+//! What the API serves.
+
+use std::time::Duration;
+
+use lily_chat::Chat;
+use lily_engine::{Engine, SamplingParams};
+
+use crate::names::ModelNames;
+
+/// Sampling when a request says nothing: the checkpoint's generation_config.json (`docs/model.md §6.3`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplingDefaults {
+    /// 0 when `do_sample` is false.
+    pub temperature: f32,
+    /// 0 keeps all tokens.
+    pub top_k: usize,
+    /// 1 keeps all tokens.
+    pub top_p: f32,
+    /// 0 keeps all tokens.
+    pub min_p: f32,
+}
+
+impl Default for SamplingDefaults {
+    /// The official checkpoint's: 1.0, 20, 0.95.
+    fn default() -> Self {
+        Self { temperature: 1.0, top_k: 20, top_p: 0.95, min_p: 0.0 }
+    }
+}
+
+impl SamplingDefaults {
+    pub(crate) fn params(self) -> SamplingParams {
+        let Self { temperature, top_k, top_p, min_p } = self;
+        SamplingParams { temperature, top_k, top_p, min_p, seed: None }
+    }
+}
+
+/// Everything that requests need. Make one with [`App::new`], then change what should differ.
+pub struct App {
+    /// The running engine; its context bounds prompt and answer together.
+    pub engine: Engine,
+    /// The checkpoint's tokenizer and template. The tokenizer is the engine's.
+    pub chat: Chat,
+    /// Names that requests may give in `model`.
+    pub names: ModelNames,
+    /// Sampling when a request says nothing.
+    pub defaults: SamplingDefaults,
+    /// Every id that ends an answer (`eos_token_id` of generation_config.json).
+    pub eos: Vec<u32>,
+    /// When the model was made or loaded, Unix seconds, for `GET /v1/models`.
+    pub created: u64,
+    /// Largest request body in bytes.
+    pub max_body: usize,
+    /// A stream that has nothing to say for this long says a comment, so that clients and proxies do not give up.
+    /// Until the first one, a failure still gets its own HTTP status.
+    pub keep_alive: Duration,
+    /// How long running answers may go on once the server is told to stop.
+    pub grace: Duration,
+}
+
+impl App {
+    /// With the official sampling defaults, 32 MiB bodies, a comment every 5 s of silence and 5 s of grace.
+    pub fn new(engine: Engine, chat: Chat, names: ModelNames, eos: Vec<u32>) -> Self {
+        let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Self {
+            engine,
+            chat,
+            names,
+            defaults: SamplingDefaults::default(),
+            eos,
+            created: created.map_or(0, |d| d.as_secs()),
+            max_body: 32 << 20,
+            keep_alive: Duration::from_secs(5),
+            grace: Duration::from_secs(5),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `POST /v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+use lily_chat::{ChatError, OutputOptions, PromptInput};
+use lily_engine::{Answer, Event, Request as EngineRequest};
+
+use crate::app::App;
+use crate::body;
+use crate::error::{ApiError, json_response};
+use crate::fields::Fields;
+use crate::params::ChatParams;
+use crate::reply::{Head, Message};
+use crate::request_log::RequestLog;
+use crate::serve::Stop;
+use crate::stream;
+
+/// Names the fields of the request that mean nothing here.
+static IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-lily-ignored-fields");
+
+pub(crate) async fn completions(
+    State(app): State<Arc<App>>,
+    State(stop): State<Stop>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    if stop.is_stopping() {
+        return Err(ApiError::stopping());
+    }
+    let (parts, body) = request.into_parts();
+    body::check_content_type(&parts.headers)?;
+    let bytes = body::read(&parts.headers, body, app.max_body).await?;
+    let prepared = Arc::clone(&app);
+    // Parsing and encoding a long prompt takes a while; other connections should not wait for it.
+    let prepared = tokio::task::spawn_blocking(move || prepare(&prepared, &bytes)).await;
+    let Prepared { request, stream, include_usage, ignored } =
+        prepared.map_err(|e| ApiError::internal(format!("preparing the prompt failed: {e}")))??;
+
+    let head = Head::new(&app.names.id)?;
+    let prompt_tokens = request.prompt.len();
+    let answer = app.engine.submit(request)?;
+    let log = RequestLog::begin(&head.id, prompt_tokens, stream);
+    let mut response = if stream {
+        stream::response(answer, head, log, include_usage, stop, app.keep_alive).await?
+    } else {
+        whole(answer, &head, log, stop).await?
+    };
+    if let Some(ignored) = ignored {
+        response.headers_mut().insert(IGNORED_FIELDS.clone(), ignored);
+    }
+    Ok(response)
+}
+
+struct Prepared {
+    request: EngineRequest,
+    stream: bool,
+    include_usage: bool,
+    ignored: Option<HeaderValue>,
+}
+
+/// From the body to what the engine takes. All that can be wrong with a request is found here or in `submit`.
+fn prepare(app: &App, bytes: &[u8]) -> Result<Prepared, ApiError> {
+    let body = body::parse(bytes)?;
+    if let Some(name) = Fields(&body).string("model")? {
+        app.names.check(name)?;
+    }
+    let params = ChatParams::parse(&body, app.defaults)?;
+    drop(body);
+    let input = PromptInput {
+        messages: params.messages,
+        tools: params.tools.clone(),
+        add_generation_prompt: true,
+        kwargs: params.kwargs,
+    };
+    let prompt = app.chat.prompt(&input).map_err(|e| match e {
+        ChatError::Message(e) => ApiError::field(e.field, e.message),
+        ChatError::Template(message) => ApiError::field("messages", message),
+        ChatError::TemplateFailed(message) => {
+            ApiError::field("messages", format!("the chat template cannot render this conversation: {message}"))
+        }
+        other => ApiError::internal(other.to_string()),
+    })?;
+    let output = OutputOptions {
+        thinking: prompt.starts_in_thinking,
+        stop: params.stop,
+        tools: params.tools.unwrap_or_default(),
+        eos: app.eos.clone(),
+    };
+    Ok(Prepared {
+        request: EngineRequest {
+            prompt: prompt.tokens,
+            sampling: params.sampling,
+            max_tokens: params.max_tokens,
+            output,
+        },
+        stream: params.stream,
+        include_usage: params.include_usage,
+        ignored: ignored_header(&params.ignored),
+    })
+}
+
+/// Field names come from the client: only what a header can hold, and not without end.
+fn ignored_header(names: &[String]) -> Option<HeaderValue> {
+    if names.is_empty() {
+        return None;
+    }
+    let mut text: String = names.join(", ").chars().map(|c| if (' '..='~').contains(&c) { c } else { '?' }).collect();
+    text.truncate(500);
+    HeaderValue::from_str(&text).ok()
+}
+
+/// Wait for the whole answer. When the client leaves, this future is dropped, and the answer with it.
+async fn whole(mut answer: Answer, head: &Head, mut log: RequestLog, mut stop: Stop) -> Result<Response, ApiError> {
+    let mut message = Message::default();
+    loop {
+        let event = tokio::select! {
+            event = answer.next() => event,
+            () = stop.now() => {
+                log.failed(&"the server is shutting down");
+                return Err(ApiError::stopping());
+            }
+        };
+        match event {
+            Some(Event::Started { .. }) => {}
+            Some(Event::Output(event)) => message.add(event)?,
+            Some(Event::Finished(finished)) => {
+                log.finished(&finished);
+                return Ok(json_response(StatusCode::OK, &head.completion(message, &finished)));
+            }
+            Some(Event::Failed(e)) => {
+                log.failed(&e);
+                return Err(e.into());
+            }
+            None => {
+                log.failed(&"no end");
+                return Err(ApiError::internal("the engine ended without an answer"));
+            }
+        }
+    }
+}

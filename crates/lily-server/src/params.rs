@@ -1,0 +1,272 @@
+//! The body of `POST /v1/chat/completions`, checked.
+
+use lily_engine::SamplingParams;
+use serde_json::{Map, Value};
+
+use crate::app::SamplingDefaults;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+
+/// A chat request whose fields are valid; nothing is known yet of its length in tokens.
+#[derive(Debug)]
+pub(crate) struct ChatParams {
+    /// In the shape that templates expect.
+    pub(crate) messages: Vec<Value>,
+    /// As given; `None` when there are none or `tool_choice` is `"none"`.
+    pub(crate) tools: Option<Vec<Value>>,
+    /// Variables for the template, `enable_thinking` among them when the request says so.
+    pub(crate) kwargs: Map<String, Value>,
+    pub(crate) sampling: SamplingParams,
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) stop: Vec<String>,
+    pub(crate) stream: bool,
+    pub(crate) include_usage: bool,
+    /// Fields of the request that mean nothing here.
+    pub(crate) ignored: Vec<String>,
+}
+
+/// Fields that change the answer, or are refused when they would have to.
+const KNOWN: &[&str] = &[
+    "messages",
+    "model",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "enable_thinking",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "reasoning",
+    "n",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "response_format",
+    "functions",
+    "function_call",
+    "modalities",
+    "audio",
+];
+
+/// Fields that are for the caller's own books and are accepted without a word.
+const BOOKKEEPING: &[&str] =
+    &["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"];
+
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 1024;
+
+impl ChatParams {
+    pub(crate) fn parse(body: &Map<String, Value>, defaults: SamplingDefaults) -> Result<Self, ApiError> {
+        let fields = Fields(body);
+        let messages = messages(&fields)?;
+        refuse_what_is_missing(&fields)?;
+        let stream = fields.bool("stream")?.unwrap_or(false);
+        let tools = tools(&fields)?;
+        Ok(Self {
+            messages,
+            tools,
+            kwargs: template_kwargs(&fields)?,
+            sampling: sampling(&fields, defaults)?,
+            max_tokens: max_tokens(&fields)?,
+            stop: stop(&fields)?,
+            stream,
+            include_usage: include_usage(&fields, stream)?,
+            ignored: body
+                .keys()
+                .filter(|k| !KNOWN.contains(&k.as_str()) && !BOOKKEEPING.contains(&k.as_str()))
+                .cloned()
+                .collect(),
+        })
+    }
+}
+
+fn messages(fields: &Fields) -> Result<Vec<Value>, ApiError> {
+    let messages =
+        fields.array("messages")?.ok_or_else(|| ApiError::field("messages", "is required: an array of messages"))?;
+    if messages.is_empty() {
+        return Err(ApiError::field("messages", "must hold at least one message"));
+    }
+    lily_chat::messages::normalise(messages).map_err(|e| ApiError::field(e.field, e.message))
+}
+
+/// Options of the API that Lily does not have yet: refused unless they ask for nothing, so that none is dropped in
+/// silence.
+fn refuse_what_is_missing(fields: &Fields) -> Result<(), ApiError> {
+    match fields.integer("n", 1)? {
+        None | Some(1) => {}
+        Some(_) => return Err(ApiError::unsupported("n", "only 1 choice a request is supported yet")),
+    }
+    let zero = |v: &Value| v.as_f64() == Some(0.0);
+    for name in ["presence_penalty", "frequency_penalty"] {
+        fields.number(name, "from -2 to 2", |x| (-2.0..=2.0).contains(&x))?;
+        fields.only(name, "0", zero)?;
+    }
+    fields.number("repetition_penalty", "more than 0", |x| x > 0.0)?;
+    fields.only("repetition_penalty", "1", |v| v.as_f64() == Some(1.0))?;
+    fields.object("logit_bias")?;
+    fields.only("logit_bias", "{}", |v| v.as_object().is_some_and(Map::is_empty))?;
+    fields.bool("logprobs")?;
+    fields.only("logprobs", "false", |v| v == &Value::Bool(false))?;
+    fields.integer("top_logprobs", 0)?;
+    fields.only("top_logprobs", "0", zero)?;
+    fields.object("response_format")?;
+    fields
+        .only("response_format", "{\"type\": \"text\"}", |v| v.get("type").and_then(Value::as_str) == Some("text"))?;
+    fields.only("functions", "tools", |_| false)?;
+    fields.only("function_call", "tool_choice", |_| false)?;
+    fields.only("audio", "nothing", |_| false)?;
+    fields.only("modalities", "[\"text\"]", |v| v.as_array().is_some_and(|a| a.iter().all(|m| m == "text")))
+}
+
+fn include_usage(fields: &Fields, stream: bool) -> Result<bool, ApiError> {
+    let Some(options) = fields.object("stream_options")? else { return Ok(false) };
+    if !stream {
+        return Err(ApiError::field("stream_options", "is only for requests with stream: true"));
+    }
+    match options.get("include_usage") {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(b)) => Ok(*b),
+        Some(other) => Err(wrong_type("stream_options.include_usage", "true or false", other)),
+    }
+}
+
+fn max_tokens(fields: &Fields) -> Result<Option<usize>, ApiError> {
+    let old = fields.integer("max_tokens", 1)?;
+    let new = fields.integer("max_completion_tokens", 1)?;
+    Ok(old.into_iter().chain(new).min().map(|n| n as usize))
+}
+
+fn sampling(fields: &Fields, defaults: SamplingDefaults) -> Result<SamplingParams, ApiError> {
+    let mut params = defaults.params();
+    if let Some(x) = fields.number("temperature", "from 0 to 2", |x| (0.0..=2.0).contains(&x))? {
+        params.temperature = x as f32;
+    }
+    if let Some(x) = fields.number("top_p", "more than 0 and at most 1", |x| x > 0.0 && x <= 1.0)? {
+        params.top_p = (x as f32).max(f32::MIN_POSITIVE);
+    }
+    if let Some(x) = fields.number("min_p", "from 0 to 1", |x| (0.0..=1.0).contains(&x))? {
+        params.min_p = x as f32;
+    }
+    // Some clients write -1 for "all".
+    if let Some(k) = fields.integer("top_k", -1)? {
+        params.top_k = usize::try_from(k).unwrap_or(0);
+    }
+    params.seed = match fields.get("seed") {
+        None => None,
+        Some(v) => Some(
+            v.as_u64()
+                .or_else(|| v.as_i64().map(i64::cast_unsigned))
+                .ok_or_else(|| wrong_type("seed", "a whole number of 64 bits", v))?,
+        ),
+    };
+    Ok(params)
+}
+
+fn stop(fields: &Fields) -> Result<Vec<String>, ApiError> {
+    let check = |name: &str, value: &Value| match value {
+        Value::String(s) if s.is_empty() => Err(ApiError::field(name, "must not be empty")),
+        Value::String(s) if s.len() > MAX_STOP_BYTES => {
+            Err(ApiError::field(name, format!("must be at most {MAX_STOP_BYTES} bytes long, not {}", s.len())))
+        }
+        Value::String(s) => Ok(s.clone()),
+        other => Err(wrong_type(name, "a string", other)),
+    };
+    match fields.get("stop") {
+        None => Ok(Vec::new()),
+        Some(Value::Array(list)) if list.is_empty() || list.len() > MAX_STOPS => {
+            Err(ApiError::field("stop", format!("must hold 1 to {MAX_STOPS} strings, not {}", list.len())))
+        }
+        Some(Value::Array(list)) => list.iter().enumerate().map(|(i, v)| check(&format!("stop[{i}]"), v)).collect(),
+        Some(value @ Value::String(_)) => Ok(vec![check("stop", value)?]),
+        Some(other) => Err(wrong_type("stop", "a string or an array of strings", other)),
+    }
+}
+
+fn tools(fields: &Fields) -> Result<Option<Vec<Value>>, ApiError> {
+    let tools = fields.array("tools")?.filter(|t| !t.is_empty());
+    for (i, tool) in tools.into_iter().flatten().enumerate() {
+        let Value::Object(map) = tool else { return Err(wrong_type(&format!("tools[{i}]"), "an object", tool)) };
+        if map.get("type").and_then(Value::as_str) != Some("function") {
+            return Err(ApiError::field(format!("tools[{i}].type"), "must be \"function\""));
+        }
+        let at = |name: &str| format!("tools[{i}].function{name}");
+        let function = match map.get("function") {
+            Some(Value::Object(function)) => function,
+            other => return Err(wrong_type(&at(""), "an object", other.unwrap_or(&Value::Null))),
+        };
+        match function.get("name") {
+            Some(Value::String(name)) if !name.is_empty() => {}
+            Some(Value::String(_)) => return Err(ApiError::field(at(".name"), "must not be empty")),
+            other => return Err(wrong_type(&at(".name"), "a string", other.unwrap_or(&Value::Null))),
+        }
+        match function.get("parameters") {
+            None | Some(Value::Null | Value::Object(_)) => {}
+            Some(other) => return Err(wrong_type(&at(".parameters"), "an object (a JSON schema)", other)),
+        }
+    }
+    if tools.is_some() {
+        fields.only("parallel_tool_calls", "true", |v| v == &Value::Bool(true))?;
+    }
+    match fields.get("tool_choice") {
+        None => Ok(tools.cloned()),
+        Some(Value::String(s)) if s == "auto" => Ok(tools.cloned()),
+        Some(Value::String(s)) if s == "none" => Ok(None),
+        Some(_) => Err(ApiError::unsupported("tool_choice", "only \"auto\" and \"none\" are supported yet")),
+    }
+}
+
+/// Variables of the template. Thinking is on unless something says no; what is more particular wins:
+/// `enable_thinking`, then `chat_template_kwargs.enable_thinking`, then `reasoning_effort`.
+fn template_kwargs(fields: &Fields) -> Result<Map<String, Value>, ApiError> {
+    const NAME: &str = "enable_thinking";
+    let mut kwargs = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
+    for reserved in ["messages", "tools", "add_generation_prompt"] {
+        if kwargs.contains_key(reserved) {
+            let field = format!("chat_template_kwargs.{reserved}");
+            return Err(ApiError::field(field, "is set by the server; leave it out"));
+        }
+    }
+    match kwargs.get(NAME) {
+        None | Some(Value::Bool(_)) => {}
+        Some(Value::Null) => {
+            kwargs.remove(NAME);
+        }
+        Some(other) => return Err(wrong_type("chat_template_kwargs.enable_thinking", "true or false", other)),
+    }
+    let effort = match fields.string("reasoning_effort")? {
+        Some(effort) => Some(("reasoning_effort", effort)),
+        None => match fields.object("reasoning")?.and_then(|r| r.get("effort")) {
+            None | Some(Value::Null) => None,
+            Some(Value::String(effort)) => Some(("reasoning.effort", effort.as_str())),
+            Some(other) => return Err(wrong_type("reasoning.effort", "a string", other)),
+        },
+    };
+    if let Some((field, effort)) = effort {
+        let on = match effort {
+            "none" => false,
+            "minimal" | "low" | "medium" | "high" | "xhigh" => true,
+            _ => return Err(ApiError::field(field, "must be none, minimal, low, medium, high or xhigh")),
+        };
+        kwargs.entry(NAME).or_insert(Value::Bool(on));
+    }
+    if let Some(on) = fields.bool(NAME)? {
+        kwargs.insert(NAME.into(), Value::Bool(on));
+    }
+    Ok(kwargs)
+}
+
+#[cfg(test)]
+#[path = "params_tests.rs"]
+mod tests;

@@ -1,0 +1,172 @@
+//! Events become the JSON of an answer: whole, or in chunks.
+
+use lily_chat::OutputEvent;
+use lily_engine::{FinishReason, Finished};
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+
+/// What all parts of one answer carry.
+#[derive(Clone, Debug)]
+pub(crate) struct Head {
+    pub(crate) id: String,
+    /// Unix seconds.
+    pub(crate) created: u64,
+    pub(crate) model: String,
+}
+
+const FINGERPRINT: &str = concat!("lily-", env!("CARGO_PKG_VERSION"));
+
+/// `prefix` and 128 random bits.
+pub(crate) fn new_id(prefix: &str) -> Result<String, ApiError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|e| ApiError::internal(format!("no random numbers: {e}")))?;
+    Ok(format!("{prefix}{:032x}", u128::from_ne_bytes(bytes)))
+}
+
+impl Head {
+    pub(crate) fn new(model: &str) -> Result<Self, ApiError> {
+        let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        Ok(Self { id: new_id("chatcmpl-")?, created, model: model.to_owned() })
+    }
+
+    fn object(&self, object: &str, choices: Value) -> Map<String, Value> {
+        let mut map = Map::new();
+        map.insert("id".into(), self.id.clone().into());
+        map.insert("object".into(), object.into());
+        map.insert("created".into(), self.created.into());
+        map.insert("model".into(), self.model.clone().into());
+        map.insert("system_fingerprint".into(), FINGERPRINT.into());
+        map.insert("choices".into(), choices);
+        map
+    }
+
+    fn chunk(&self, delta: Value, finish: Option<FinishReason>) -> Value {
+        let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish.map(reason)});
+        self.object("chat.completion.chunk", json!([choice])).into()
+    }
+
+    /// The first chunk of a stream.
+    pub(crate) fn first_chunk(&self) -> Value {
+        self.chunk(json!({"role": "assistant", "content": ""}), None)
+    }
+
+    /// The chunk for one event; `None` when the event has nothing to show.
+    pub(crate) fn delta_chunk(&self, event: &OutputEvent) -> Result<Option<Value>, ApiError> {
+        let call = |call: Value| json!({"tool_calls": [call]});
+        let delta = match event {
+            OutputEvent::Reasoning(text) => json!({"reasoning_content": text}),
+            OutputEvent::Content(text) => json!({"content": text}),
+            OutputEvent::ToolCallBegin { index, name } => {
+                let function = json!({"name": name, "arguments": ""});
+                call(json!({"index": index, "id": new_id("call_")?, "type": "function", "function": function}))
+            }
+            OutputEvent::ToolCallArguments { index, delta } => {
+                call(json!({"index": index, "function": {"arguments": delta}}))
+            }
+            OutputEvent::ToolCallEnd { .. } => return Ok(None),
+        };
+        Ok(Some(self.chunk(delta, None)))
+    }
+
+    /// The chunk that says why the answer ended.
+    pub(crate) fn last_chunk(&self, finished: &Finished) -> Value {
+        let mut chunk = self.chunk(json!({}), Some(finished.reason));
+        chunk["timings"] = timings(finished);
+        chunk
+    }
+
+    /// The chunk after the last, for `stream_options.include_usage`.
+    pub(crate) fn usage_chunk(&self, finished: &Finished) -> Value {
+        let mut map = self.object("chat.completion.chunk", json!([]));
+        map.insert("usage".into(), usage(finished));
+        map.into()
+    }
+
+    /// A whole answer.
+    pub(crate) fn completion(&self, message: Message, finished: &Finished) -> Value {
+        let choice =
+            json!({"index": 0, "message": message.json(), "logprobs": null, "finish_reason": reason(finished.reason)});
+        let mut map = self.object("chat.completion", json!([choice]));
+        map.insert("usage".into(), usage(finished));
+        map.insert("timings".into(), timings(finished));
+        map.into()
+    }
+}
+
+/// The message of an answer that is not streamed, as it grows.
+#[derive(Default)]
+pub(crate) struct Message {
+    content: String,
+    reasoning: String,
+    calls: Vec<Call>,
+}
+
+struct Call {
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl Message {
+    pub(crate) fn add(&mut self, event: OutputEvent) -> Result<(), ApiError> {
+        match event {
+            OutputEvent::Reasoning(text) => self.reasoning.push_str(&text),
+            OutputEvent::Content(text) => self.content.push_str(&text),
+            OutputEvent::ToolCallBegin { name, .. } => {
+                self.calls.push(Call { id: new_id("call_")?, name, arguments: String::new() });
+            }
+            OutputEvent::ToolCallArguments { index, delta } => {
+                let call = self.calls.get_mut(index);
+                call.ok_or_else(|| ApiError::internal("arguments without a call"))?.arguments.push_str(&delta);
+            }
+            OutputEvent::ToolCallEnd { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn json(self) -> Value {
+        let content = if self.content.is_empty() && !self.calls.is_empty() { Value::Null } else { self.content.into() };
+        let mut message = json!({"role": "assistant", "content": content});
+        if !self.reasoning.is_empty() {
+            message["reasoning_content"] = self.reasoning.into();
+        }
+        if !self.calls.is_empty() {
+            let call = |c: Call| json!({"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}});
+            message["tool_calls"] = self.calls.into_iter().map(call).collect();
+        }
+        message
+    }
+}
+
+fn reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::ToolCalls => "tool_calls",
+    }
+}
+
+fn usage(finished: &Finished) -> Value {
+    let u = &finished.usage;
+    json!({
+        "prompt_tokens": u.prompt_tokens,
+        "completion_tokens": u.completion_tokens,
+        "total_tokens": u.prompt_tokens + u.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": u.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": u.reasoning_tokens},
+    })
+}
+
+/// An extension: where the time went. The first token belongs to prefill, so decode made one token fewer.
+fn timings(finished: &Finished) -> Value {
+    let (t, u) = (&finished.timings, &finished.usage);
+    let rate = |tokens: usize, seconds: f64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
+    json!({
+        "queue_ms": t.queue * 1e3,
+        "prompt_ms": t.prefill * 1e3,
+        "prompt_per_second": rate(u.prompt_tokens - u.cached_tokens, t.prefill),
+        "predicted_ms": t.decode * 1e3,
+        "predicted_per_second": rate(u.completion_tokens.saturating_sub(1), t.decode),
+    })
+}
