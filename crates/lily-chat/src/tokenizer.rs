@@ -3,8 +3,8 @@ use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tokenizers::models::ModelWrapper;
-use tokenizers::{Model, Tokenizer as Bpe};
+use tokenizers::models::bpe::BPE;
+use tokenizers::{Model, NormalizerWrapper, PreTokenizerWrapper, Tokenizer as Bpe};
 
 use crate::ChatError;
 
@@ -57,9 +57,28 @@ impl Tokenizer {
     /// [`ChatError::Tokenizer`] naming the file, when it doesn't parse, isn't byte-level BPE, asks for something that this
     /// model's tokenizer never does (stripping around added tokens), or gives one id two meanings.
     pub fn from_json(tokenizer_json: &[u8], tokenizer_config: Option<&[u8]>) -> Result<Self, ChatError> {
-        let bpe = plain_bpe(tokenizer_json)?;
-        let added = added_tokens(tokenizer_json, tokenizer_config)?;
-        let mut table: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        let file: File = serde_json::from_slice(tokenizer_json).map_err(|e| error(TOKENIZER, e.to_string()))?;
+        let added = added_tokens(&file.added_tokens, tokenizer_config)?;
+        let mut bpe = Bpe::new(file.model);
+        bpe.with_normalizer(file.normalizer).map_err(|e| error(TOKENIZER, e.to_string()))?;
+        bpe.with_pre_tokenizer(file.pre_tokenizer);
+
+        let mut table: Vec<Vec<u8>> = Vec::new();
+        let mut insert = |id: u32, bytes: Vec<u8>| {
+            // Far above any vocabulary, and low enough that a broken file can't ask for all memory.
+            const HIGHEST: u32 = 1 << 22;
+            if id > HIGHEST {
+                return Err(error(TOKENIZER, format!("token id {id} is too high")));
+            }
+            let id = id as usize;
+            if id >= table.len() {
+                table.resize(id + 1, Vec::new());
+            }
+            if !std::mem::replace(&mut table[id], bytes).is_empty() {
+                return Err(error(TOKENIZER, format!("id {id} is given to two tokens")));
+            }
+            Ok(())
+        };
         let alphabet = byte_alphabet();
         for (token, id) in bpe.get_model().get_vocab() {
             // An added token may be listed in the vocabulary too; its text then is no byte-level spelling.
@@ -70,13 +89,11 @@ impl Tokenizer {
             let bytes = bytes.filter(|b| !b.is_empty()).ok_or_else(|| {
                 error(TOKENIZER, format!("token {id} ({token:?}) is not written in the byte-level alphabet"))
             })?;
-            if table.insert(id, bytes).is_some() {
-                return Err(error(TOKENIZER, format!("id {id} is given to two tokens")));
-            }
+            insert(id, bytes)?;
         }
         let mut by_length = Vec::new();
         for (&id, (text, _)) in &added {
-            table.insert(id, text.clone().into_bytes());
+            insert(id, text.clone().into_bytes())?;
             by_length.push((text.clone(), id));
         }
         by_length.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then(a.0.cmp(&b.0)));
@@ -84,18 +101,25 @@ impl Tokenizer {
         first_chars.sort_unstable();
         first_chars.dedup();
 
-        let len = table.last_key_value().map_or(0, |(&id, _)| id as usize + 1);
-        let (mut bytes, mut starts) = (Vec::new(), Vec::with_capacity(len + 1));
-        for id in 0..len as u32 {
+        let (mut bytes, mut starts) = (Vec::new(), vec![0]);
+        for token in &table {
+            bytes.extend_from_slice(token);
             starts.push(bytes.len() as u32);
-            bytes.extend_from_slice(table.get(&id).map_or(&[], Vec::as_slice));
         }
-        starts.push(bytes.len() as u32);
 
         let added_ids = by_length.iter().cloned().collect();
         let added = added.into_iter().map(|(id, (_, special))| (id, Added { special })).collect();
-        let inner =
-            Inner { bpe, len, bytes, starts, added, added_ids, by_length, first_chars, by_bytes: OnceLock::new() };
+        let inner = Inner {
+            bpe,
+            len: table.len(),
+            bytes,
+            starts,
+            added,
+            added_ids,
+            by_length,
+            first_chars,
+            by_bytes: OnceLock::new(),
+        };
         let tokenizer = Self { inner: Arc::new(inner), pieces: Arc::default() };
         tokenizer.check_byte_level()?;
         Ok(tokenizer)
@@ -242,34 +266,27 @@ fn error(file: &'static str, reason: String) -> ChatError {
     ChatError::Tokenizer { file, reason }
 }
 
-/// The BPE of the file with its normaliser and pre-tokenizer, without its added tokens and post-processor.
-fn plain_bpe(tokenizer_json: &[u8]) -> Result<Bpe, ChatError> {
-    let read = Bpe::from_bytes(tokenizer_json).map_err(|e| error(TOKENIZER, e.to_string()))?;
-    if !matches!(read.get_model(), ModelWrapper::BPE(_)) {
-        return Err(error(TOKENIZER, "the model is not BPE".into()));
-    }
-    let mut plain = Bpe::new(read.get_model().clone());
-    plain.with_normalizer(read.get_normalizer().cloned()).map_err(|e| error(TOKENIZER, e.to_string()))?;
-    plain.with_pre_tokenizer(read.get_pre_tokenizer().cloned());
-    Ok(plain)
+/// What is read of `tokenizer.json`. Its post-processor only moves offsets, and its decoder is [`Tokenizer::decode`].
+#[derive(Deserialize)]
+struct File {
+    model: BPE,
+    normalizer: Option<NormalizerWrapper>,
+    pre_tokenizer: Option<PreTokenizerWrapper>,
+    #[serde(default)]
+    added_tokens: Vec<Value>,
+}
+
+/// What is read of `tokenizer_config.json`.
+#[derive(Deserialize)]
+struct Config {
+    #[serde(default)]
+    added_tokens_decoder: Map<String, Value>,
 }
 
 /// Added tokens of both files: id → (text, special).
-fn added_tokens(tokenizer_json: &[u8], config: Option<&[u8]>) -> Result<BTreeMap<u32, (String, bool)>, ChatError> {
-    // Only these keys are read: the vocabulary beside them is large.
-    #[derive(Deserialize)]
-    struct Vocabulary {
-        #[serde(default)]
-        added_tokens: Vec<Value>,
-    }
-    #[derive(Deserialize)]
-    struct Config {
-        #[serde(default)]
-        added_tokens_decoder: Map<String, Value>,
-    }
+fn added_tokens(listed: &[Value], config: Option<&[u8]>) -> Result<BTreeMap<u32, (String, bool)>, ChatError> {
     let mut added = BTreeMap::new();
-    let file: Vocabulary = serde_json::from_slice(tokenizer_json).map_err(|e| error(TOKENIZER, e.to_string()))?;
-    for entry in &file.added_tokens {
+    for entry in listed {
         let id = entry["id"].as_u64().and_then(|id| u32::try_from(id).ok());
         let id = id.ok_or_else(|| error(TOKENIZER, format!("added token without an id: {entry}")))?;
         insert_added(&mut added, TOKENIZER, id, entry)?;

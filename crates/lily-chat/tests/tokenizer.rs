@@ -162,7 +162,10 @@ fn files_that_cannot_be_used_are_refused_by_name() {
     refused(&bytes, Some(b"7"), "tokenizer_config.json", "invalid type");
     refused(&change(&|f| f["model"]["vocab"]["hello there"] = 9000.into()), None, "tokenizer.json", "hello there");
     refused(&change(&|f| f["added_tokens"][0]["lstrip"] = true.into()), None, "tokenizer.json", "lstrip");
-    refused(&change(&|f| f["added_tokens"][0]["id"] = Value::Null), None, "tokenizer.json", "expected u32");
+    refused(&change(&|f| f["added_tokens"][0]["id"] = Value::Null), None, "tokenizer.json", "without an id");
+    refused(&change(&|f| f["model"]["vocab"]["he"] = 8.into()), None, "tokenizer.json", "two tokens");
+    refused(&change(&|f| f["model"]["vocab"]["he"] = u32::MAX.into()), None, "tokenizer.json", "too high");
+    refused(&change(&|f| f["model"]["type"] = "WordPiece".into()), None, "tokenizer.json", "BPE");
     let byte = |f: &mut Value| f["model"]["vocab"].as_object_mut().unwrap().shift_remove("ÿ");
     refused(&change(&|f| drop(byte(f))), None, "tokenizer.json", "0xff");
     let plain = &|f: &mut Value| f["pre_tokenizer"] = f["pre_tokenizer"]["pretokenizers"][0].clone();
