@@ -1,8 +1,8 @@
 //! AVX-512 with VNNI.
 //!
-//! `vpdpwssd` multiplies pairs of 16-bit numbers and adds both products to a 32-bit lane: one instruction where AVX2 takes
-//! two (`vpmaddwd`, `vpaddd`; the compiler may choose those again where it expects the pair to be sooner ready), over
-//! registers twice as wide. Sums stay within 26 bits, so that any order gives the same.
+//! `vpdpwssd` multiplies pairs of 16-bit numbers and adds both products to a 32-bit lane, `vpdpbusd` does it with four
+//! pairs of bytes: one instruction each where AVX2 takes two or three, over registers twice as wide. Sums stay within 26
+//! bits, so that any order gives the same.
 //!
 //! [`gemv8`] puts two groups of a row side by side in one register; [`tile`] keeps one pair of all sixteen rows in one.
 //! Unpacking is [`super::avx2::pack`]'s work: its cost is shared by all the tokens of a stripe.
@@ -35,36 +35,36 @@ fn sums_of_halves(v: &[__m512i; 8]) -> __m512i {
     _mm512_shuffle_i64x2::<0b11_01_10_00>(sums, sums)
 }
 
-/// See [`super::portable::gemv8`].
+/// See [`super::portable::gemv8`]; `halves` holds x as [`super::avx2::split`] makes it.
 ///
 /// # Safety
 /// The machine has AVX-512 F, BW, VL, DQ and VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")]
-pub unsafe fn gemv8(m: &Affine, rows: &[usize; 8], x: Row<'_>, out: &mut [f32; 8]) {
+pub unsafe fn gemv8(m: &Affine, rows: &[usize; 8], x: Row<'_>, halves: &[i8], out: &mut [f32; 8]) {
     let groups = m.cols / GROUP;
     let (all_codes, scales, biases): (&[u8], &[u8], &[u8]) = (&m.codes, &m.scales, &m.biases);
     let mut codes: [&[u8]; 8] = [&[]; 8];
     for r in 0..8 {
         codes[r] = &all_codes[rows[r] * groups * BYTES..(rows[r] + 1) * groups * BYTES];
     }
-    let mask = _mm512_set1_epi16(15);
+    let mask = _mm512_set1_epi8(15);
     let mut acc = _mm256_setzero_ps();
     for g in (0..groups).step_by(PANEL_GROUPS) {
         let n = PANEL_GROUPS.min(groups - g);
         let scales = columns(scales, rows, groups, g, n);
         let biases = columns(biases, rows, groups, g, n);
         for j in (0..n).step_by(2) {
-            // An odd last group is multiplied alone, with zeros in the upper half.
+            // An odd last group stands alone, with codes of zero above it.
             let width = 2.min(n - j);
-            let (load, upper): (__mmask8, usize) = if width == 2 { (0xFF, GROUP) } else { (0x0F, 0) };
-            let x_codes = &x.codes[(g + j) * GROUP..(g + j + width) * GROUP];
+            let (load, upper): (__mmask8, usize) = if width == 2 { (0xFF, 2 * GROUP) } else { (0x0F, 0) };
+            let bytes = &halves[(g + j) * 2 * GROUP..(g + j + width) * 2 * GROUP];
             let mut xs = [_mm512_setzero_si512(); 4];
             for p in 0..4 {
-                // SAFETY: 16 of the first and 16 of the last group's 64 numbers, both checked by the slice; the loads
+                // SAFETY: 32 of the first and 32 of the last group's 128 bytes, both checked by the slice; the loads
                 // need no alignment.
                 xs[p] = unsafe {
-                    let first = _mm256_loadu_si256(x_codes.as_ptr().add(16 * p).cast());
-                    let last = _mm256_loadu_si256(x_codes.as_ptr().add(upper + 16 * p).cast());
+                    let first = _mm256_loadu_si256(bytes.as_ptr().add(32 * p).cast());
+                    let last = _mm256_loadu_si256(bytes.as_ptr().add(upper + 32 * p).cast());
                     _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), last)
                 };
             }
@@ -74,15 +74,10 @@ pub unsafe fn gemv8(m: &Affine, rows: &[usize; 8], x: Row<'_>, out: &mut [f32; 8
                 // SAFETY: the mask lets through 32 bytes for each group, checked by the slice; the load needs no
                 // alignment.
                 let v = unsafe { _mm512_maskz_loadu_epi64(load, bytes.as_ptr().cast()) };
-                let w = [
-                    _mm512_and_si512(v, mask),
-                    _mm512_and_si512(_mm512_srli_epi16::<4>(v), mask),
-                    _mm512_and_si512(_mm512_srli_epi16::<8>(v), mask),
-                    _mm512_srli_epi16::<12>(v),
-                ];
-                let low = _mm512_dpwssd_epi32(_mm512_madd_epi16(w[0], xs[0]), w[1], xs[1]);
-                let high = _mm512_dpwssd_epi32(_mm512_madd_epi16(w[2], xs[2]), w[3], xs[3]);
-                sums[r] = _mm512_add_epi32(low, high);
+                let (even, odd) = (_mm512_and_si512(v, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(v), mask));
+                let high = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), even, xs[0]), odd, xs[1]);
+                let high = _mm512_slli_epi32::<8>(high);
+                sums[r] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(high, even, xs[2]), odd, xs[3]);
             }
             let sums = _mm512_cvtepi32_ps(sums_of_halves(&sums));
             let halves = [_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps::<1>(sums)];

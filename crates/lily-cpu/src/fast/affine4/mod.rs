@@ -12,6 +12,9 @@
 //! Three kernels for each instruction set: `gemv8`, eight rows for one token; `pack`, which unpacks sixteen rows into a
 //! [`Panel`]; and `tile`, a panel for a few tokens. [`portable`] defines what they compute.
 
+#![allow(clippy::needless_range_loop, reason = "one index runs over several arrays")]
+#![allow(clippy::too_many_arguments, reason = "kernels take their operands one by one")]
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -50,8 +53,8 @@ pub struct Panel {
     scales: [[f32; PANEL_ROWS]; PANEL_GROUPS],
     /// [groups][16 rows].
     biases: [[f32; PANEL_ROWS]; PANEL_GROUPS],
-    /// Activations of a token as bytes, for the AVX2 GEMV; [groups][high, low][even, odd columns][32].
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "AVX2 only"))]
+    /// Activations of a token as bytes, for the GEMV of AVX2 and AVX-512; [groups][high, low][even, odd columns][32].
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "x86-64 only"))]
     halves: Vec<i8>,
 }
 
@@ -125,11 +128,11 @@ pub fn gemv(
     first: usize,
     rows: usize,
     x: super::quantise::Row<'_>,
-    panel: &mut Panel,
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "x86-64 only"))] panel: &mut Panel,
     out: &mut [f32],
 ) {
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 {
+    if matches!(isa, Isa::Avx2 | Isa::Avx512) {
         // SAFETY: `Isa::runs_here` has seen AVX2 and FMA.
         unsafe { avx2::split(x, &mut panel.halves) };
     }
@@ -142,7 +145,7 @@ pub fn gemv(
             Isa::Avx2 => unsafe { avx2::gemv8(m, &eight, x, &panel.halves, out) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Isa::runs_here` has seen AVX-512 and VNNI.
-            Isa::Avx512 => unsafe { avx512::gemv8(m, &eight, x, out) },
+            Isa::Avx512 => unsafe { avx512::gemv8(m, &eight, x, &panel.halves, out) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: NEON is part of aarch64.
             Isa::Neon => unsafe { neon::gemv8(m, &eight, x, out) },
@@ -204,7 +207,6 @@ fn pack(isa: Isa, m: &Affine, rows: &[usize; PANEL_ROWS], g: usize, panel: &mut 
 }
 
 /// N tokens from number `i` on, through the panel's groups from `g` on. Returns N.
-#[allow(clippy::too_many_arguments, reason = "the coordinates of a tile")]
 fn tile<const N: usize>(
     isa: Isa,
     panel: &Panel,
