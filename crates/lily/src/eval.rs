@@ -70,7 +70,7 @@ fn score(model: &mut dyn Model, ids: &[u32]) -> Result<Scores> {
     Ok(scores)
 }
 
-/// −ln softmax(row)[target], summed in F64.
+/// `−ln softmax(row)[target]`, summed in F64.
 fn nll(row: &[f32], target: u32) -> f64 {
     let max = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let sum: f64 = row.iter().map(|&x| (f64::from(x) - max).exp()).sum();
