@@ -167,6 +167,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_best_instruction_set_is_the_last_of_those_that_run_here() {
+        let available = Isa::available();
+        println!("this machine runs: {}", available.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", "));
+        assert_eq!(available.first(), Some(&Isa::Portable));
+        assert_eq!(available.last(), Some(&Isa::detect()));
+        assert_eq!(Isa::Neon.runs_here(), cfg!(target_arch = "aarch64"));
+        assert!(Isa::Avx2.runs_here() || !Isa::Avx512.runs_here());
+    }
+
+    #[test]
     fn exp_is_accurate_everywhere() {
         let mut worst = 0.0f64;
         for i in -870_000..880_000 {
