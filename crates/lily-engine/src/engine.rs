@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -120,11 +119,6 @@ impl Answer {
     /// The next event; `None` after the last. May be dropped while it waits without losing an event.
     pub async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
-    }
-
-    /// [`Self::next`] for code that polls.
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        self.events.poll_recv(cx)
     }
 
     /// [`Self::next`] for threads outside an async runtime.

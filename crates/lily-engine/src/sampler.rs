@@ -50,11 +50,6 @@ pub struct Sampler {
     rng: Pcg64,
 }
 
-/// Larger logit first, then lower id. Logits are known not to be NaN; 0 and -0 are equal here.
-fn likelier(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
-    b.1.partial_cmp(&a.1).unwrap_or(Ordering::Equal).then(a.0.cmp(&b.0))
-}
-
 impl Sampler {
     /// `vocab` is the tokenizer's size: ids at or above it are masked.
     pub fn new(params: SamplingParams, vocab: usize) -> Self {
@@ -73,41 +68,51 @@ impl Sampler {
     /// the random stream does not depend on the logits.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SamplerError> {
         let logits = &logits[..self.vocab.min(logits.len())];
-        if let Some(id) = logits.iter().position(|l| l.is_nan() || *l == f32::INFINITY) {
-            return Err(SamplerError::NotFinite { id, value: logits[id].to_string() });
-        }
-        let best = greedy(logits).ok_or(SamplerError::NothingAllowed)?;
+        let best = greedy(logits)?;
         if self.params.temperature <= 0.0 {
             return Ok(best);
         }
         let draw = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let SamplingParams { temperature, top_k, top_p, min_p, .. } = self.params;
-        // f64: with a tiny temperature the scaled distances overflow f32.
-        let max = f64::from(logits[best as usize]);
-        let weight = |l: f32| ((f64::from(l) - max) / f64::from(temperature)).exp();
-
         let keep = if top_k == 0 { logits.len() } else { top_k.min(logits.len()) };
-        let mut kept = likeliest(logits, keep);
+        // Relative to the likeliest, so that weights are at most 1. f64: with a tiny temperature the scaled distances
+        // overflow f32.
+        let (max, scale) = (f64::from(logits[best as usize]), 1.0 / f64::from(temperature));
+        let weight = |(id, l): (u32, f32)| (id, ((f64::from(l) - max) * scale).exp());
+        let mut kept: Vec<(u32, f64)> = likeliest(logits, keep).into_iter().map(weight).collect();
         if top_p < 1.0 {
-            let total: f64 = kept.iter().map(|(_, l)| weight(*l)).sum();
-            keep_nucleus(&mut kept, |l| weight(l) / total, f64::from(top_p));
+            keep_nucleus(&mut kept, f64::from(top_p));
         }
         if min_p > 0.0 {
-            kept.retain(|(id, l)| *id == best || weight(*l) >= f64::from(min_p));
+            kept.retain(|(id, w)| *id == best || *w >= f64::from(min_p));
         }
-        Ok(pick(&kept, weight, draw))
+        Ok(pick(&kept, draw))
     }
 }
 
-/// Index of the largest logit, the lowest of equals; `None` when all are -∞.
-fn greedy(logits: &[f32]) -> Option<u32> {
-    let mut best: Option<(usize, f32)> = None;
-    for (i, &l) in logits.iter().enumerate() {
-        if l > best.map_or(f32::NEG_INFINITY, |(_, b)| b) {
-            best = Some((i, l));
+/// Larger first, then lower id. The values are known not to be NaN; 0 and -0 are equal here.
+fn likelier<T: PartialOrd>(a: &(u32, T), b: &(u32, T)) -> Ordering {
+    b.1.partial_cmp(&a.1).unwrap_or(Ordering::Equal).then(a.0.cmp(&b.0))
+}
+
+/// Index of the largest logit, the lowest of equals. In passes without branches, so that each is vectorised.
+fn greedy(logits: &[f32]) -> Result<u32, SamplerError> {
+    let broken = |l: &f32| l.is_nan() || *l == f32::INFINITY;
+    if logits.iter().fold(false, |any, l| any | broken(l)) {
+        let id = logits.iter().position(broken).unwrap_or(0);
+        return Err(SamplerError::NotFinite { id, value: logits[id].to_string() });
+    }
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    let mut chunks = logits.chunks_exact(lanes.len());
+    for chunk in &mut chunks {
+        for (lane, l) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*lane, *l);
         }
     }
-    best.map(|(i, _)| i as u32)
+    let max = lanes.iter().chain(chunks.remainder()).copied().fold(f32::NEG_INFINITY, larger);
+    let best = logits.iter().position(|l| *l == max && max != f32::NEG_INFINITY);
+    best.map(|i| i as u32).ok_or(SamplerError::NothingAllowed)
 }
 
 /// The `k` likeliest tokens that are not masked by -∞, in no particular order. One pass over the row with a buffer of
@@ -121,11 +126,17 @@ fn likeliest(logits: &[f32], k: usize) -> Vec<(u32, f32)> {
         kept.truncate(k);
         kept[k - 1].1
     };
-    for (id, &l) in (0u32..).zip(logits) {
-        if l > floor {
-            kept.push((id, l));
-            if kept.len() == room && k < room {
-                floor = cut(&mut kept);
+    for (chunk, ids) in logits.chunks(64).zip((0u32..).step_by(64)) {
+        // Most chunks hold nothing of interest, which one vectorised pass finds out.
+        if !chunk.iter().fold(false, |any, l| any | (*l > floor)) {
+            continue;
+        }
+        for (id, &l) in (ids..).zip(chunk) {
+            if l > floor {
+                kept.push((id, l));
+                if kept.len() == room && k < room {
+                    floor = cut(&mut kept);
+                }
             }
         }
     }
@@ -135,9 +146,10 @@ fn likeliest(logits: &[f32], k: usize) -> Vec<(u32, f32)> {
     kept
 }
 
-/// Cut `kept` to the shortest run of likeliest tokens whose probabilities reach `top_p`. Sorts only as far as that
-/// needs: of 248,077 tokens usually a few hundred hold nearly all probability.
-fn keep_nucleus(kept: &mut Vec<(u32, f32)>, probability: impl Fn(f32) -> f64, top_p: f64) {
+/// Cut `kept`, pairs of id and weight, to the shortest run of likeliest tokens that holds `top_p` of the whole weight.
+/// Sorts only as far as that needs: of 248,077 tokens usually a few hundred hold nearly all.
+fn keep_nucleus(kept: &mut Vec<(u32, f64)>, top_p: f64) {
+    let enough = top_p * kept.iter().map(|(_, w)| w).sum::<f64>();
     let (mut sum, mut from, mut width) = (0.0, 0, 256);
     while from < kept.len() {
         let to = (from + width).min(kept.len());
@@ -146,8 +158,8 @@ fn keep_nucleus(kept: &mut Vec<(u32, f32)>, probability: impl Fn(f32) -> f64, to
         }
         kept[from..to].sort_unstable_by(likelier);
         for i in from..to {
-            sum += probability(kept[i].1);
-            if sum >= top_p {
+            sum += kept[i].1;
+            if sum >= enough {
                 kept.truncate(i + 1);
                 return;
             }
@@ -157,12 +169,11 @@ fn keep_nucleus(kept: &mut Vec<(u32, f32)>, probability: impl Fn(f32) -> f64, to
 }
 
 /// The token at the `draw`-th part (0 ≤ draw < 1) of the summed weights.
-fn pick(kept: &[(u32, f32)], weight: impl Fn(f32) -> f64, draw: f64) -> u32 {
-    let total: f64 = kept.iter().map(|(_, l)| weight(*l)).sum();
-    let mut left = draw * total;
+fn pick(kept: &[(u32, f64)], draw: f64) -> u32 {
+    let mut left = draw * kept.iter().map(|(_, w)| w).sum::<f64>();
     let mut last = kept[0].0;
-    for &(id, l) in kept {
-        let w = weight(l);
+    for &(id, w) in kept {
+        // A token of weight 0 is never chosen, whatever rounding leaves.
         if w > 0.0 {
             last = id;
             if left < w {

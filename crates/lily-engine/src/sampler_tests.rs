@@ -132,15 +132,10 @@ fn tiny_temperatures_are_greedy_and_do_not_overflow() {
 #[test]
 fn a_nucleus_wider_than_one_round_of_selection_is_whole() {
     // 10,000 equal tokens: top_p 0.5 keeps the 5,000 lowest ids (or one more, by rounding of the sum).
-    let l = vec![0.5; 10_000];
-    let mut kept: Vec<(u32, f32)> = (0u32..).zip(l.iter().copied()).collect();
-    keep_nucleus(&mut kept, |_| 1e-4, 0.5);
+    let mut kept: Vec<(u32, f64)> = (0..10_000).map(|id| (id, 0.3)).collect();
+    keep_nucleus(&mut kept, 0.5);
     assert!((5000..=5001).contains(&kept.len()), "{}", kept.len());
     assert!(kept.iter().enumerate().all(|(i, (id, _))| i as u32 == *id));
-    // Everything is kept when the sum never reaches top_p.
-    let mut kept: Vec<(u32, f32)> = (0u32..).zip(l).collect();
-    keep_nucleus(&mut kept, |_| 1e-5, 0.9);
-    assert_eq!(kept.len(), 10_000);
 }
 
 #[test]

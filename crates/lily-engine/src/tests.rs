@@ -308,6 +308,19 @@ fn padding_ids_are_never_generated() {
 }
 
 #[test]
+fn a_scripted_token_is_followed_unless_it_is_masked() {
+    let (engine, log) = engine(4, 1);
+    run(&engine, request(Op::ScriptedPadding, 10, 21)).end.unwrap();
+    let fed = &log.lock().fed;
+    assert_eq!(fed.len(), 20);
+    for pair in fed.chunks(2) {
+        assert_eq!(pair[0], 400);
+        // The best token that is not masked; the fake puts it there.
+        assert!((300..500).contains(&pair[1]), "{pair:?}");
+    }
+}
+
+#[test]
 fn closing_fails_what_runs_and_what_waits() {
     let (engine, log) = engine(4, 1);
     let mut running = engine.submit(request(Op::SlowDecode, 10, 10_000)).unwrap();

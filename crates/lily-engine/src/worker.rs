@@ -136,7 +136,10 @@ impl Worker<'_> {
     /// Free the sequence, then tell: who has the last event may count on the memory.
     fn end(&mut self, i: usize, event: Event) {
         let run = self.runs.remove(i);
-        if let Err(error) = guard(|| Ok(self.model.end(run.seq))) {
+        if let Err(error) = guard(|| {
+            self.model.end(run.seq);
+            Ok(())
+        }) {
             tracing::error!(%error, "freeing a sequence failed");
         }
         self.queue.done();

@@ -58,9 +58,12 @@ pub struct App {
 }
 
 impl App {
-    /// With the official sampling defaults, 32 MiB bodies, a comment every 5 s of silence and 5 s of grace.
+    /// With the official sampling defaults, a comment every 5 s of silence, 5 s of grace, and bodies of up to 1 MiB and
+    /// 64 bytes for each token of the context: more than a prompt that fits can need, and little enough to be refused
+    /// before it is encoded.
     pub fn new(engine: Engine, chat: Chat, names: ModelNames, eos: Vec<u32>) -> Self {
         let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let max_body = (1 << 20) + 64 * engine.context();
         Self {
             engine,
             chat,
@@ -68,7 +71,7 @@ impl App {
             defaults: SamplingDefaults::default(),
             eos,
             created: created.map_or(0, |d| d.as_secs()),
-            max_body: 32 << 20,
+            max_body,
             keep_alive: Duration::from_secs(5),
             grace: Duration::from_secs(5),
         }

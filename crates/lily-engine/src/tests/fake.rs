@@ -26,6 +26,7 @@ pub(super) enum Op {
     PanicPrefill,
     PanicDecode,
     Padding,
+    ScriptedPadding,
 }
 
 impl Op {
@@ -42,6 +43,7 @@ impl Op {
             PanicPrefill,
             PanicDecode,
             Padding,
+            ScriptedPadding,
         ];
         all.into_iter().find(|op| *op as u32 == id).unwrap_or(Plain)
     }
@@ -93,12 +95,12 @@ impl Fake {
 
     fn row(seq: &Seq) -> Vec<f32> {
         let mut row: Vec<f32> =
-            (0..VOCAB as u64).map(|i| ((i * 2_654_435_761 ^ seq.hash) % 97) as f32 * 0.02).collect();
+            (0..VOCAB as u64).map(|i| (((i * 2_654_435_761) ^ seq.hash) % 97) as f32 * 0.02).collect();
         row[300 + (seq.hash % 200) as usize] = 9.0;
         match seq.op {
             Op::EosAfter4 if seq.generated == 4 => row[EOS as usize] = 20.0,
             Op::Nan if seq.generated == 2 => row[17] = f32::NAN,
-            Op::Padding => row[8192..].fill(100.0),
+            Op::Padding | Op::ScriptedPadding => row[8192..].fill(100.0),
             _ => {}
         }
         row
@@ -184,6 +186,11 @@ impl Model for Fake {
             data.extend(Self::row(state));
         }
         Ok(Logits { vocab: VOCAB, data })
+    }
+
+    fn scripted(&self, seq: SeqId) -> Option<u32> {
+        let state = self.seqs.get(&seq)?;
+        (state.op == Op::ScriptedPadding).then_some(if state.generated % 2 == 0 { 400 } else { 8192 })
     }
 
     fn snapshot(&mut self, seq: SeqId) -> Result<Snapshot, ModelError> {

@@ -34,7 +34,7 @@ async fn leaving_a_plain_request_frees_the_engine() {
 
 #[tokio::test]
 async fn leaving_during_prefill_frees_the_engine_within_a_chunk() {
-    let server = Server::start("{\"pieces\": [\"x\"], \"prefill_ms\": 100}\n{\"pieces\": [\"y\"]}").await;
+    let server = Server::start("{\"pieces\": [\"x\"], \"prefill_ms\": 200}\n{\"pieces\": [\"y\"]}").await;
     let long = "word ".repeat(800);
     for stream in [true, false] {
         let body = ask(json!({"stream": stream, "messages": [{"role": "user", "content": long}]}));
@@ -43,8 +43,8 @@ async fn leaving_during_prefill_frees_the_engine_within_a_chunk() {
         let left = std::time::Instant::now();
         drop(socket);
         server.until_idle().await;
-        // The whole prompt takes more than a second.
-        assert!(left.elapsed() < Duration::from_millis(600), "{:?}", left.elapsed());
+        // The whole prompt takes more than two seconds.
+        assert!(left.elapsed() < Duration::from_millis(1200), "{:?}", left.elapsed());
     }
     server.assert_alive().await;
 }
