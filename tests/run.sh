@@ -40,6 +40,9 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 cargo test --workspace --locked --no-fail-fast -- --show-output 2>&1 | tee "$log"
 
+step "NEON kernels under emulation"
+tests/neon.sh
+
 step "clients and speed of the release build"
 cargo build --release --locked --package lily
 lily="$(cargo metadata --no-deps --locked --format-version 1 |

@@ -210,6 +210,18 @@ def frees_the_engine_when_a_client_leaves(lily):
         assert time.monotonic() - start < 5, "work for clients that had left went on"
 
 
+def refuses_what_the_queue_cannot_hold(lily):
+    with lily_serve(lily, "--max-queue", "0", script=[{"pieces": ["tick "], "delay_ms": 50, "end": "length"}]) as url:
+        client = connect(url)
+        stream = client.chat.completions.create(
+            model="default", messages=user("Hi"), stream=True, extra_body=NO_THINKING
+        )
+        next(stream)
+        error = refused(openai.RateLimitError, lambda: ask(client, user("Hi"), extra_body=NO_THINKING))
+        assert error.response.headers.get("retry-after"), error.response.headers
+        stream.close()
+
+
 def survives_a_failing_engine(lily):
     with lily_serve(lily, script=[{"pieces": ["a", "b", "c"], "fail_after": 2}] * 2 + [{"pieces": ["fine"]}]) as url:
         client = connect(url)
@@ -233,6 +245,7 @@ SCRIPTED = [
     sends_whole_characters,
     splits_reasoning_from_content,
     frees_the_engine_when_a_client_leaves,
+    refuses_what_the_queue_cannot_hold,
     survives_a_failing_engine,
 ]
 

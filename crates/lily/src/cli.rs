@@ -45,52 +45,52 @@ pub enum Command {
     Eval(EvalArgs),
 }
 
+const MODEL: &str = "Model";
+const SAMPLING: &str = "Sampling (defaults come from the checkpoint)";
+
 /// Which checkpoint runs, and how.
 #[derive(Args, Debug, Clone)]
-#[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// Checkpoint folder, or the name of a repository in the local Hugging Face cache [default: the built-in demo]
-    #[arg(long, env = "LILY_MODEL", value_name = "DIR|OWNER/NAME")]
+    #[arg(long, help_heading = MODEL, env = "LILY_MODEL", value_name = "DIR|OWNER/NAME")]
     pub model: Option<String>,
 
     /// Worker threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, help_heading = MODEL, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
 }
 
 /// How long a conversation may get.
 #[derive(Args, Debug, Clone)]
-#[command(next_help_heading = "Model")]
 pub struct ContextArgs {
     /// Tokens that prompt and answer may have together [default: what the model was made for, at most 32768]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(long, help_heading = MODEL, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
     pub ctx: Option<u32>,
 }
 
 /// How tokens are chosen. What is not given comes from the checkpoint's generation_config.json.
 #[derive(Args, Debug, Clone, Default)]
-#[command(next_help_heading = "Sampling (defaults come from the checkpoint)")]
 pub struct SamplingArgs {
     /// Randomness: 0 always takes the likeliest token
-    #[arg(long, value_name = "T", value_parser = temperature)]
+    #[arg(long, help_heading = SAMPLING, value_name = "T", value_parser = temperature)]
     pub temperature: Option<f32>,
     /// Keep the likeliest tokens that together have this probability
-    #[arg(long, value_name = "P", value_parser = share)]
+    #[arg(long, help_heading = SAMPLING, value_name = "P", value_parser = share)]
     pub top_p: Option<f32>,
     /// Keep this many of the likeliest tokens (0: all)
-    #[arg(long, value_name = "K")]
+    #[arg(long, help_heading = SAMPLING, value_name = "K")]
     pub top_k: Option<u32>,
     /// Drop tokens less likely than this share of the likeliest
-    #[arg(long, value_name = "P", value_parser = share_or_none)]
+    #[arg(long, help_heading = SAMPLING, value_name = "P", value_parser = share_or_none)]
     pub min_p: Option<f32>,
     /// Same seed, same answer
-    #[arg(long, value_name = "N")]
+    #[arg(long, help_heading = SAMPLING, value_name = "N")]
     pub seed: Option<u64>,
     /// Always take the likeliest token (the same as --temperature 0)
-    #[arg(long, conflicts_with_all = ["temperature", "seed"])]
+    #[arg(long, help_heading = SAMPLING, conflicts_with_all = ["temperature", "seed"])]
     pub greedy: bool,
     /// Tokens that the answer may have at most [default: as many as fit]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, help_heading = SAMPLING, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_tokens: Option<u32>,
 }
 
@@ -146,7 +146,7 @@ pub struct ServeArgs {
     /// A further name that clients may give as `model` (repeatable)
     #[arg(long, value_name = "NAME")]
     pub alias: Vec<String>,
-    /// Requests that may wait for the engine; more are refused with 503
+    /// Requests that may wait for the engine; more are refused with 429
     #[arg(long, default_value_t = 32, value_name = "N")]
     pub max_queue: usize,
     /// For tests of clients: answer with the tokens written in this file, one JSON line a request (docs/script.md)
