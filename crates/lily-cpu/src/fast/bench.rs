@@ -18,9 +18,8 @@ pub struct Product {
 }
 
 impl Product {
-    /// Filled with a fixed pattern.
-    pub fn new(rows: usize, cols: usize, tokens: usize) -> Self {
-        let isa = Isa::detect();
+    /// Filled with a fixed pattern; `isa` is one of [`Isa::available`].
+    pub fn new(isa: Isa, rows: usize, cols: usize, tokens: usize) -> Self {
         let pattern = |n: usize| Bytes::new((0..n).map(|i| (i * 167 + i / 251) as u8).collect::<Vec<_>>());
         let ones = |n: usize| Bytes::new([0x80, 0x3F].repeat(n));
         let groups = cols / GROUP;

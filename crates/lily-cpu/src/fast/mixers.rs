@@ -108,7 +108,6 @@ impl Buffers {
 }
 
 /// x += delta_net(h) (`docs/model.md §4.4`).
-#[allow(clippy::too_many_arguments, reason = "weights, state, memory, input and output of a layer")]
 pub fn linear(
     cores: &Cores,
     s: &Shape,
@@ -187,7 +186,6 @@ pub fn linear(
 }
 
 /// x += attention(h) (`docs/model.md §4.2`); the first row stands at position `start`.
-#[allow(clippy::too_many_arguments, reason = "weights, state, memory, input and output of a layer")]
 pub fn full<K: KvElement>(
     cores: &Cores,
     s: &Shape,

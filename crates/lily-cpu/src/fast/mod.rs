@@ -5,6 +5,8 @@
 //! positions, and the delta rule is recurrent. What differs from the oracle: 16-bit activations in products with 4-bit
 //! weights, keys and values in BF16 (F32 can be chosen), an exponential good to 2 units in the last place.
 
+#![allow(clippy::too_many_arguments, reason = "kernels take their operands one by one")]
+
 mod affine4;
 mod attention;
 pub mod bench;
@@ -74,6 +76,7 @@ impl<K: KvElement> Fast<K> {
 
     /// With an instruction set of the caller's choice (one of [`Isa::available`]).
     pub fn with_isa(shape: &Shape, weights: &Weights, threads: usize, isa: Isa) -> Self {
+        assert!(isa.runs_here(), "this machine cannot run {}", isa.name());
         let threads = if threads > 0 { threads } else { std::thread::available_parallelism().map_or(1, |n| n.get()) };
         Self {
             shape: shape.clone(),

@@ -67,22 +67,18 @@ impl Isa {
 macro_rules! multiversion {
     ($(#[$doc:meta])* $vis:vis fn $name:ident $(<$g:ident: $bound:ident>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$doc])*
-        #[allow(clippy::too_many_arguments, reason = "kernels take their operands one by one")]
         $vis fn $name $(<$g: $bound>)? (isa: $crate::fast::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
-            #[allow(clippy::too_many_arguments, reason = "as above")]
             fn body $(<$g: $bound>)? ($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
-            #[allow(clippy::too_many_arguments, reason = "as above")]
             fn avx2 $(<$g: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
                 body($($arg),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
-            #[allow(clippy::too_many_arguments, reason = "as above")]
             fn avx512 $(<$g: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
                 body($($arg),*)
             }

@@ -11,9 +11,9 @@ pub struct Chunk<'a> {
     pub k: &'a [f32],
     /// [C × value dim].
     pub v: &'a [f32],
-    /// [C], log decay, ≤ 0.
+    /// `[C]`, log decay, ≤ 0.
     pub g: &'a [f32],
-    /// [C], write strength.
+    /// `[C]`, write strength.
     pub beta: &'a [f32],
 }
 
@@ -49,8 +49,8 @@ pub fn chunk(state: &mut [f32], c: &Chunk<'_>) -> Vec<f32> {
     }
 
     let mut out = Vec::with_capacity(tokens * dv);
-    for i in 0..tokens {
-        let mut o: Vec<f32> = read(state, q(i), dv).iter().map(|m| total[i].exp() * m).collect();
+    for (i, sum) in total.iter().enumerate() {
+        let mut o: Vec<f32> = read(state, q(i), dv).iter().map(|m| sum.exp() * m).collect();
         for j in 0..=i {
             let p = dot(q(i), k(j)) * decay(i, j);
             for (o, u) in o.iter_mut().zip(&u[j * dv..(j + 1) * dv]) {

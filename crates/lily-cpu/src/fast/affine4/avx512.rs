@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 use lily_checkpoint::Affine;
 
 use super::super::quantise::{GROUP, Row};
-use super::avx2::columns;
+use super::avx2::{columns, prefetch};
 use super::{PANEL_GROUPS, PANEL_ROWS, Panel};
 
 /// Bytes of a group's codes.
@@ -70,6 +70,7 @@ pub unsafe fn gemv8(m: &Affine, rows: &[usize; 8], x: Row<'_>, halves: &[i8], ou
             }
             let mut sums = [_mm512_setzero_si512(); 8];
             for r in 0..8 {
+                prefetch(codes[r], (8 * groups + g + j) * BYTES);
                 let bytes = &codes[r][(g + j) * BYTES..(g + j + width) * BYTES];
                 // SAFETY: the mask lets through 32 bytes for each group, checked by the slice; the load needs no
                 // alignment.
