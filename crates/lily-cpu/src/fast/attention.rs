@@ -4,12 +4,14 @@
 //! maximum stays, its factor is exactly 1, its weights are exactly 0). So a row's bits depend neither on the rows that it
 //! is computed with nor on how the prompt was cut.
 
-use super::simd::{exp, multiversion, sum_lanes};
+use super::simd::{dot, exp, multiversion, sum_lanes};
 
 /// Positions of a block.
 pub const BLOCK: usize = 64;
-/// Query rows that share one read of a key or value.
+/// Query rows that share one read of a value.
 const QUAD: usize = 4;
+/// Widest head.
+const MAX_HEAD: usize = 256;
 
 /// What a cached key or value is kept as.
 pub trait KvElement: Copy + Send + Sync + 'static {
@@ -99,27 +101,15 @@ multiversion! {
     /// One block of positions from `start` on, onto the running maximum, total and output of each row.
     fn block<K: KvElement>(q: &[f32], positions: &[usize], start: usize, k: &[K], v: &[K], d: usize, scores: &mut [[f32; BLOCK]], max: &mut [f32], total: &mut [f32], out: &mut [f32]) {
         let (rows, n) = (positions.len(), k.len() / d);
-        for first in (0..rows).step_by(QUAD) {
-            // The last quad repeats its last row rather than being a case of its own.
-            let quad: [usize; QUAD] = [0, 1, 2, 3].map(|r| (first + r).min(rows - 1));
-            let qs = quad.map(|r| &q[r * d..(r + 1) * d]);
-            for (j, key) in k.chunks_exact(d).enumerate() {
-                let mut lanes = [[0.0f32; 16]; QUAD];
-                for (i, key) in key.chunks_exact(16).enumerate() {
-                    let mut wide = [0.0f32; 16];
-                    for l in 0..16 {
-                        wide[l] = key[l].to_f32();
-                    }
-                    for r in 0..QUAD {
-                        let part = &qs[r][16 * i..16 * i + 16];
-                        for l in 0..16 {
-                            lanes[r][l] = part[l].mul_add(wide[l], lanes[r][l]);
-                        }
-                    }
-                }
-                for r in 0..QUAD {
-                    scores[quad[r]][j] = sum_lanes(lanes[r]);
-                }
+        // A key is widened once for all the rows that meet it.
+        let mut wide = [0.0f32; MAX_HEAD];
+        let wide = &mut wide[..d];
+        for (j, key) in k.chunks_exact(d).enumerate() {
+            for (wide, key) in wide.iter_mut().zip(key) {
+                *wide = key.to_f32();
+            }
+            for (q, scores) in q.chunks_exact(d).zip(scores.iter_mut()) {
+                scores[j] = dot(q, wide);
             }
         }
         for r in 0..rows {
@@ -145,6 +135,7 @@ multiversion! {
         }
         for first in (0..rows).step_by(QUAD) {
             let count = QUAD.min(rows - first);
+            // The last quad repeats its last row rather than being a case of its own.
             let quad: [usize; QUAD] = [0, 1, 2, 3].map(|r| (first + r).min(rows - 1));
             for c in (0..d).step_by(16) {
                 let mut acc = [[0.0f32; 16]; QUAD];

@@ -24,12 +24,15 @@ pub fn prefetch(bytes: &[u8], at: usize) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(at).cast()) };
 }
 
-/// Scales (or biases) of up to eight groups of eight rows, [groups][8 rows], as F32.
+/// Scales (or biases) of up to eight groups of eight rows, [groups][8 rows], as F32. What stands behind the `n`th group is
+/// not specified.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 pub fn columns(bytes: &[u8], rows: &[usize; 8], groups: usize, g: usize, n: usize) -> [[f32; 8]; PANEL_GROUPS] {
     let mut out = [[0.0f32; 8]; PANEL_GROUPS];
-    if n < PANEL_GROUPS {
+    let last = 2 * (rows.iter().max().expect("eight rows") * groups + g);
+    if n < PANEL_GROUPS && last + 16 > bytes.len() {
+        // Reading eight groups of the last row would leave the matrix.
         for (r, &row) in rows.iter().enumerate() {
             for j in 0..n {
                 out[j][r] = bf16(bytes, row * groups + g + j);
