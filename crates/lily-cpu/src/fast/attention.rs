@@ -4,6 +4,7 @@
 //! maximum stays, its factor is exactly 1, its weights are exactly 0). So a row's bits depend neither on the rows that it
 //! is computed with nor on how the prompt was cut.
 
+use super::kv::KvCache;
 use super::simd::{dot, exp, multiversion, sum_lanes};
 
 /// Positions of a block.
@@ -66,20 +67,19 @@ pub struct Scratch {
     total: Vec<f32>,
 }
 
-/// Query rows of one key/value head against its cache.
+/// Query rows against the cache of key/value head `head`.
 ///
-/// q [rows × d], already scaled; row i sees positions 0..=positions[i]; k, v [≥ max position + 1 × d]; out [rows × d].
+/// q [rows × d], already scaled; row i sees positions 0..=positions[i]; out [rows × d].
 pub fn attend<K: KvElement>(
     isa: super::simd::Isa,
     q: &[f32],
     positions: &[usize],
-    k: &[K],
-    v: &[K],
-    d: usize,
+    cache: &KvCache<K>,
+    head: usize,
     scratch: &mut Scratch,
     out: &mut [f32],
 ) {
-    let rows = positions.len();
+    let (rows, d) = (positions.len(), cache.d());
     let seen = positions.iter().max().map_or(0, |p| p + 1);
     scratch.scores.resize(rows, [0.0; BLOCK]);
     scratch.max.clear();
@@ -89,7 +89,8 @@ pub fn attend<K: KvElement>(
     out.fill(0.0);
     for start in (0..seen).step_by(BLOCK) {
         let n = BLOCK.min(seen - start);
-        let (k, v) = (&k[start * d..(start + n) * d], &v[start * d..(start + n) * d]);
+        let (k, v) = cache.block(start / BLOCK, head);
+        let (k, v) = (&k[..n * d], &v[..n * d]);
         block(isa, q, positions, start, k, v, d, &mut scratch.scores, &mut scratch.max, &mut scratch.total, out);
     }
     for (out, total) in out.chunks_exact_mut(d).zip(&scratch.total) {
@@ -171,9 +172,10 @@ mod tests {
     const D: usize = 256;
 
     fn run<K: KvElement>(isa: Isa, q: &[f32], positions: &[usize], k: &[f32], v: &[f32]) -> Vec<f32> {
-        let cast = |x: &[f32]| x.iter().map(|&x| K::from_f32(x)).collect::<Vec<K>>();
+        let mut cache = KvCache::<K>::new(1, D);
+        k.chunks_exact(D).zip(v.chunks_exact(D)).for_each(|(k, v)| cache.append(k, v));
         let mut out = vec![f32::NAN; q.len()];
-        attend(isa, q, positions, &cast(k), &cast(v), D, &mut Scratch::default(), &mut out);
+        attend(isa, q, positions, &cache, 0, &mut Scratch::default(), &mut out);
         out
     }
 

@@ -6,6 +6,7 @@ use lily_model::Shape;
 use super::affine4::Pick;
 use super::attention::{KvElement, attend};
 use super::delta::{self, BLOCK, convolve, gates};
+use super::kv::KvCache;
 use super::matmul::{Activations, Cores, each_token, project, with_scratch};
 use super::pool::Disjoint;
 use super::rows::{add, gated_norm, rms_norm, rope, rotary, sigmoid_gate, unit_heads};
@@ -19,13 +20,6 @@ pub struct LinearState {
     conv: Vec<f32>,
 }
 
-/// What a full layer carries between calls: for each key/value head [positions × head_dim].
-#[derive(Clone)]
-pub struct FullState<K> {
-    k: Vec<Vec<K>>,
-    v: Vec<Vec<K>>,
-}
-
 impl LinearState {
     pub fn start(s: &Shape) -> Self {
         Self {
@@ -36,17 +30,6 @@ impl LinearState {
 
     pub fn bytes(&self) -> u64 {
         4 * (self.recurrent.len() + self.conv.len()) as u64
-    }
-}
-
-impl<K: KvElement> FullState<K> {
-    pub fn start(s: &Shape) -> Self {
-        Self { k: vec![Vec::new(); s.kv_heads], v: vec![Vec::new(); s.kv_heads] }
-    }
-
-    pub fn bytes(&self) -> u64 {
-        let values: usize = self.k.iter().chain(&self.v).map(Vec::capacity).sum();
-        (values * size_of::<K>()) as u64
     }
 }
 
@@ -190,7 +173,7 @@ pub fn full<K: KvElement>(
     cores: &Cores,
     s: &Shape,
     w: &FullAttention,
-    state: &mut FullState<K>,
+    cache: &mut KvCache<K>,
     start: usize,
     m: &mut Buffers,
     h: &Activations,
@@ -203,16 +186,16 @@ pub fn full<K: KvElement>(
     m.v.resize(tokens * s.kv_dim(), 0.0);
     project(cores, h, Pick::First(tokens), &mut [(&w.q, &mut m.query_gate), (&w.k, &mut m.k), (&w.v, &mut m.v)]);
 
-    let mut key = vec![0.0; d];
+    let mut keys = vec![0.0; s.kv_dim()];
     for t in 0..tokens {
-        for kv in 0..s.kv_heads {
-            let at = t * s.kv_dim() + kv * d;
-            rms_norm(isa, &m.k[at..at + d], &w.k_norm, s.norm_eps, &mut key);
-            rope(&mut key, &m.cos[t * half..(t + 1) * half], &m.sin[t * half..(t + 1) * half]);
-            state.k[kv].extend(key.iter().map(|&v| K::from_f32(v)));
-            state.v[kv].extend(m.v[at..at + d].iter().map(|&v| K::from_f32(v)));
+        let at = t * s.kv_dim()..(t + 1) * s.kv_dim();
+        for (raw, key) in m.k[at.clone()].chunks_exact(d).zip(keys.chunks_exact_mut(d)) {
+            rms_norm(isa, raw, &w.k_norm, s.norm_eps, key);
+            rope(key, &m.cos[t * half..(t + 1) * half], &m.sin[t * half..(t + 1) * half]);
         }
+        cache.append(&keys, &m.v[at]);
     }
+    let cache = &*cache;
 
     // A task is a few tokens with all the query heads of a key/value head, which share each read of the cache; a decoded
     // token's heads are split, so that there is work for several cores.
@@ -242,16 +225,7 @@ pub fn full<K: KvElement>(
                 q.iter_mut().for_each(|v| *v *= scale);
                 scratch.positions.push(start + t);
             }
-            attend(
-                isa,
-                &scratch.q,
-                &scratch.positions,
-                &state.k[kv],
-                &state.v[kv],
-                d,
-                &mut scratch.attention,
-                &mut scratch.o,
-            );
+            attend(isa, &scratch.q, &scratch.positions, cache, kv, &mut scratch.attention, &mut scratch.o);
             for ((t, head), o) in places().zip(scratch.o.chunks_exact_mut(d)) {
                 sigmoid_gate(isa, o, &m.query_gate[(t * s.query_heads + head) * 2 * d + d..][..d]);
                 // SAFETY: each token and head belongs to one task.

@@ -12,6 +12,7 @@ mod attention;
 pub mod bench;
 mod delta;
 mod dense;
+mod kv;
 mod matmul;
 mod mixers;
 mod moe;
@@ -28,8 +29,9 @@ use lily_model::{LayerKind, Logits, Rows, Shape};
 
 use crate::Forward;
 use affine4::Pick;
+use kv::KvCache;
 use matmul::{Activations, Cores, each_token, project};
-use mixers::{FullState, LinearState};
+use mixers::LinearState;
 use pool::{Disjoint, Pool};
 
 /// The fast path; `K` is what keys and values are cached as.
@@ -53,7 +55,7 @@ pub struct State<K> {
 #[derive(Clone)]
 enum LayerState<K> {
     Linear(LinearState),
-    Full(FullState<K>),
+    Full(KvCache<K>),
 }
 
 /// Memory for the values on the way, kept between calls.
@@ -113,7 +115,7 @@ impl<K: KvElement> Forward for Fast<K> {
             .iter()
             .map(|kind| match kind {
                 LayerKind::Linear => LayerState::Linear(LinearState::start(s)),
-                LayerKind::Full => LayerState::Full(FullState::start(s)),
+                LayerKind::Full => LayerState::Full(KvCache::new(s.kv_heads, s.head_dim)),
             })
             .collect();
         State { len: 0, layers }

@@ -1,0 +1,99 @@
+//! Keys and values of one layer, in blocks of 64 positions that clones share.
+//!
+//! Cloning a state (a snapshot) copies no block; the one that is written next is copied then. So many snapshots of one
+//! conversation hold its keys and values once.
+
+use std::sync::Arc;
+
+use super::attention::{BLOCK, KvElement};
+
+/// One block: keys and values of every key/value head, [kv_heads][64 × head_dim] each.
+#[derive(Clone)]
+struct Block<K> {
+    k: Box<[K]>,
+    v: Box<[K]>,
+}
+
+/// The cache of one layer.
+#[derive(Clone)]
+pub struct KvCache<K> {
+    heads: usize,
+    d: usize,
+    len: usize,
+    blocks: Vec<Arc<Block<K>>>,
+}
+
+impl<K: KvElement> KvCache<K> {
+    /// Empty, for `heads` key/value heads of width `d`.
+    pub fn new(heads: usize, d: usize) -> Self {
+        Self { heads, d, len: 0, blocks: Vec::new() }
+    }
+
+    /// Appends one position: k, v [heads × d].
+    pub fn append(&mut self, k: &[f32], v: &[f32]) {
+        let (heads, d, at) = (self.heads, self.d, self.len % BLOCK);
+        if at == 0 {
+            let zero = vec![K::from_f32(0.0); heads * BLOCK * d].into_boxed_slice();
+            self.blocks.push(Arc::new(Block { k: zero.clone(), v: zero }));
+        }
+        let block = Arc::make_mut(self.blocks.last_mut().expect("pushed above where there was none"));
+        for (to, from) in [(&mut block.k, k), (&mut block.v, v)] {
+            for (head, from) in from.chunks_exact(d).enumerate() {
+                let to = &mut to[(head * BLOCK + at) * d..][..d];
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = K::from_f32(*from));
+            }
+        }
+        self.len += 1;
+    }
+
+    /// Keys and values of head `head` in block `i`, [64 × d] each; positions not written yet are 0.
+    pub fn block(&self, i: usize, head: usize) -> (&[K], &[K]) {
+        let at = head * BLOCK * self.d..(head + 1) * BLOCK * self.d;
+        (&self.blocks[i].k[at.clone()], &self.blocks[i].v[at])
+    }
+
+    /// Width of a head.
+    pub fn d(&self) -> usize {
+        self.d
+    }
+
+    /// Bytes of all blocks, shared ones included.
+    pub fn bytes(&self) -> u64 {
+        (self.blocks.len() * 2 * self.heads * BLOCK * self.d * size_of::<K>()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::noise;
+
+    #[test]
+    fn clones_share_blocks_until_they_are_written() {
+        let mut cache = KvCache::<f32>::new(2, 4);
+        let rows = noise(1, 80 * 8);
+        for row in rows[..70 * 8].chunks_exact(8) {
+            cache.append(row, row);
+        }
+        let snapshot = cache.clone();
+        assert!(
+            Arc::ptr_eq(&cache.blocks[0], &snapshot.blocks[0]) && Arc::ptr_eq(&cache.blocks[1], &snapshot.blocks[1])
+        );
+        for row in rows[70 * 8..].chunks_exact(8) {
+            cache.append(row, row);
+        }
+        assert!(Arc::ptr_eq(&cache.blocks[0], &snapshot.blocks[0]), "a full block stays shared");
+        assert!(!Arc::ptr_eq(&cache.blocks[1], &snapshot.blocks[1]), "the written one is a copy");
+        for position in 0..80 {
+            for head in 0..2 {
+                let (k, v) = cache.block(position / 64, head);
+                let at = position % 64 * 4;
+                let want = &rows[position * 8 + head * 4..][..4];
+                assert_eq!((&k[at..at + 4], &v[at..at + 4]), (want, want));
+            }
+        }
+        assert_eq!(snapshot.len, 70);
+        assert!(snapshot.block(1, 0).0[6 * 4..].iter().all(|&v| v == 0.0), "the snapshot is as it was");
+        assert_eq!(cache.bytes(), 2 * 2 * 2 * 64 * 4 * 4);
+    }
+}
