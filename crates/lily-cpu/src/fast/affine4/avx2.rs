@@ -1,8 +1,8 @@
 //! AVX2 and FMA.
 //!
-//! A 256-bit register holds the 64 codes of one group. The GEMV multiplies them as bytes, the GEMM as 16-bit numbers:
-//! sixteen words of four nibbles become four registers of sixteen codes, which `vpmaddwd` multiplies with sixteen
-//! activations and adds in pairs.
+//! A 256-bit register holds the 64 codes of one group as sixteen 16-bit words of four nibbles; shift and mask give four
+//! registers of sixteen codes, which `vpmaddwd` multiplies with sixteen activations and adds in pairs. (Products of bytes,
+//! as AVX-512 uses them, need fewer instructions here too, but were no faster: `docs/performance.md`.)
 
 use std::arch::x86_64::*;
 
@@ -101,74 +101,39 @@ fn sums_of_lanes(v: &[__m256i; 8]) -> __m256i {
     _mm256_add_epi32(_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high))
 }
 
-/// Activations as signed bytes, x = 256 · high + low: for each group 32 bytes of high halves of the even columns, 32 of the
-/// odd ones, then the low halves likewise. In this order they meet the low and the high nibbles of a group's 32 bytes.
-///
-/// # Safety
-/// The machine has AVX2.
-#[target_feature(enable = "avx2,fma")]
-pub unsafe fn split(x: Row<'_>, halves: &mut Vec<i8>) {
-    halves.resize(2 * x.codes.len(), 0);
-    let byte = _mm256_set1_epi16(0xFF);
-    for (codes, halves) in x.codes.chunks_exact(GROUP).zip(halves.chunks_exact_mut(2 * GROUP)) {
-        for odd in 0..2 {
-            // SAFETY: 16 of the group's 64 numbers and 32 of its 128 bytes each; no alignment needed.
-            unsafe {
-                // Columns 4w and 4w + 2 (or 4w + 1 and 4w + 3) are neighbours in the output.
-                let a = _mm256_loadu_si256(codes.as_ptr().add(16 * odd).cast());
-                let b = _mm256_loadu_si256(codes.as_ptr().add(16 * odd + 32).cast());
-                let join = |a, b| _mm256_or_si256(_mm256_and_si256(a, byte), _mm256_slli_epi16::<8>(b));
-                let high = |v| _mm256_srai_epi16::<8>(_mm256_add_epi16(v, _mm256_set1_epi16(128)));
-                let at = halves.as_mut_ptr().add(32 * odd);
-                _mm256_storeu_si256(at.cast(), join(high(a), high(b)));
-                _mm256_storeu_si256(at.add(64).cast(), join(a, b));
-            }
-        }
-    }
-}
-
-/// See [`super::portable::gemv8`]; `halves` holds x as [`split`] makes it.
-///
-/// `vpmaddubsw` takes 32 codes and 32 bytes of activations at once: with the activations in two halves it needs fewer
-/// instructions for a group (12) than 16-bit products do (17), most of which would unpack.
+/// See [`super::portable::gemv8`].
 ///
 /// # Safety
 /// The machine has AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
-pub unsafe fn gemv8(m: &Affine, rows: &[usize; 8], x: Row<'_>, halves: &[i8], out: &mut [f32; 8]) {
+pub unsafe fn gemv8(m: &Affine, rows: &[usize; 8], x: Row<'_>, out: &mut [f32; 8]) {
     let groups = m.cols / GROUP;
     let (all_codes, scales, biases): (&[u8], &[u8], &[u8]) = (&m.codes, &m.scales, &m.biases);
     let mut codes: [&[u8]; 8] = [&[]; 8];
     for r in 0..8 {
         codes[r] = &all_codes[rows[r] * groups * BYTES..(rows[r] + 1) * groups * BYTES];
     }
-    let (mask, ones, weight) = (_mm256_set1_epi8(15), _mm256_set1_epi16(1), _mm256_set1_epi16(256));
     let mut acc = _mm256_setzero_ps();
     for g in (0..groups).step_by(PANEL_GROUPS) {
         let n = PANEL_GROUPS.min(groups - g);
         let scales = columns(scales, rows, groups, g, n);
         let biases = columns(biases, rows, groups, g, n);
         for j in 0..n {
-            let bytes = &halves[(g + j) * 2 * GROUP..(g + j + 1) * 2 * GROUP];
+            let x_codes = &x.codes[(g + j) * GROUP..(g + j + 1) * GROUP];
             let mut xs = [_mm256_setzero_si256(); 4];
             for p in 0..4 {
-                // SAFETY: 32 of the 128 bytes, checked by the slice; the load needs no alignment.
-                xs[p] = unsafe { _mm256_loadu_si256(bytes.as_ptr().add(32 * p).cast()) };
+                // SAFETY: 16 of the 64 numbers, checked by the slice; the load needs no alignment.
+                xs[p] = unsafe { _mm256_loadu_si256(x_codes.as_ptr().add(16 * p).cast()) };
             }
             let mut sums = [_mm256_setzero_si256(); 8];
             for r in 0..8 {
                 if j % 2 == 0 {
                     prefetch(codes[r], (8 * groups + g + j) * BYTES);
                 }
-                let bytes = &codes[r][(g + j) * BYTES..(g + j + 1) * BYTES];
-                // SAFETY: 32 bytes, checked by the slice; the load needs no alignment.
-                let v = unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) };
-                let even = _mm256_and_si256(v, mask);
-                let odd = _mm256_and_si256(_mm256_srli_epi16::<4>(v), mask);
-                // Four products of at most 15 · 128 each: far from the limit of 16 bits.
-                let high = _mm256_add_epi16(_mm256_maddubs_epi16(even, xs[0]), _mm256_maddubs_epi16(odd, xs[1]));
-                let low = _mm256_add_epi16(_mm256_maddubs_epi16(even, xs[2]), _mm256_maddubs_epi16(odd, xs[3]));
-                sums[r] = _mm256_add_epi32(_mm256_madd_epi16(high, weight), _mm256_madd_epi16(low, ones));
+                let w = planes(&codes[r][(g + j) * BYTES..]);
+                let even = _mm256_add_epi32(_mm256_madd_epi16(w[0], xs[0]), _mm256_madd_epi16(w[1], xs[1]));
+                let odd = _mm256_add_epi32(_mm256_madd_epi16(w[2], xs[2]), _mm256_madd_epi16(w[3], xs[3]));
+                sums[r] = _mm256_add_epi32(even, odd);
             }
             let sum = _mm256_cvtepi32_ps(sums_of_lanes(&sums));
             // SAFETY: eight floats each; the loads need no alignment.

@@ -18,6 +18,32 @@ use super::{PANEL_GROUPS, PANEL_ROWS, Panel};
 /// Bytes of a group's codes.
 const BYTES: usize = GROUP / 2;
 
+/// Activations as signed bytes, x = 256 · high + low: for each group 32 bytes of high halves of the even columns, 32 of the
+/// odd ones, then the low halves likewise. In this order they meet the low and the high nibbles of a group's 32 bytes.
+///
+/// # Safety
+/// The machine has AVX2.
+#[target_feature(enable = "avx2,fma")]
+pub unsafe fn split(x: Row<'_>, halves: &mut Vec<i8>) {
+    halves.resize(2 * x.codes.len(), 0);
+    let byte = _mm256_set1_epi16(0xFF);
+    for (codes, halves) in x.codes.chunks_exact(GROUP).zip(halves.chunks_exact_mut(2 * GROUP)) {
+        for odd in 0..2 {
+            // SAFETY: 16 of the group's 64 numbers and 32 of its 128 bytes each; no alignment needed.
+            unsafe {
+                // Columns 4w and 4w + 2 (or 4w + 1 and 4w + 3) are neighbours in the output.
+                let a = _mm256_loadu_si256(codes.as_ptr().add(16 * odd).cast());
+                let b = _mm256_loadu_si256(codes.as_ptr().add(16 * odd + 32).cast());
+                let join = |a, b| _mm256_or_si256(_mm256_and_si256(a, byte), _mm256_slli_epi16::<8>(b));
+                let high = |v| _mm256_srai_epi16::<8>(_mm256_add_epi16(v, _mm256_set1_epi16(128)));
+                let at = halves.as_mut_ptr().add(32 * odd);
+                _mm256_storeu_si256(at.cast(), join(high(a), high(b)));
+                _mm256_storeu_si256(at.add(64).cast(), join(a, b));
+            }
+        }
+    }
+}
+
 /// Eight vectors whose lower half belongs to one group and whose upper half to the next → the eight sums of each half's
 /// lanes: first those of the lower halves, then those of the upper ones.
 #[inline]
@@ -35,7 +61,7 @@ fn sums_of_halves(v: &[__m512i; 8]) -> __m512i {
     _mm512_shuffle_i64x2::<0b11_01_10_00>(sums, sums)
 }
 
-/// See [`super::portable::gemv8`]; `halves` holds x as [`super::avx2::split`] makes it.
+/// See [`super::portable::gemv8`]; `halves` holds x as [`split`] makes it.
 ///
 /// # Safety
 /// The machine has AVX-512 F, BW, VL, DQ and VNNI.

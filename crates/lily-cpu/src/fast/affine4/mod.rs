@@ -132,9 +132,9 @@ pub fn gemv(
     out: &mut [f32],
 ) {
     #[cfg(target_arch = "x86_64")]
-    if matches!(isa, Isa::Avx2 | Isa::Avx512) {
-        // SAFETY: `Isa::runs_here` has seen AVX2 and FMA.
-        unsafe { avx2::split(x, &mut panel.halves) };
+    if isa == Isa::Avx512 {
+        // SAFETY: `Isa::runs_here` has seen AVX-512, which has AVX2.
+        unsafe { avx512::split(x, &mut panel.halves) };
     }
     for start in (0..rows).step_by(8) {
         let eight: [usize; 8] = std::array::from_fn(|r| first + (start + r).min(rows - 1));
@@ -142,7 +142,7 @@ pub fn gemv(
         match isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Isa::runs_here` has seen AVX2 and FMA.
-            Isa::Avx2 => unsafe { avx2::gemv8(m, &eight, x, &panel.halves, out) },
+            Isa::Avx2 => unsafe { avx2::gemv8(m, &eight, x, out) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Isa::runs_here` has seen AVX-512 and VNNI.
             Isa::Avx512 => unsafe { avx512::gemv8(m, &eight, x, &panel.halves, out) },
