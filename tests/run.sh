@@ -40,6 +40,15 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 cargo test --workspace --locked --no-fail-fast -- --show-output 2>&1 | tee "$log"
 
+step "GPU kernels on the emulator"
+if [ "$(uname -sm)" = "Linux x86_64" ] && command -v c++ >/dev/null; then
+  cargo clippy --package lily-gpu --all-targets --features emulated --locked -- -D warnings
+  cargo test --package lily-gpu --features emulated --locked
+else
+  echo "SKIPPED: the emulator needs x86-64 Linux and a C++ compiler"
+  [ -z "${CI:-}" ] || exit 1
+fi
+
 step "NEON kernels under emulation"
 tests/neon.sh
 

@@ -1,0 +1,145 @@
+//! Argument structs of the kernels: one definition for host and shader. The shader's text is made from it, and a test
+//! compares the layout that the C++ compiler gives with Rust's.
+
+/// A struct as the shader declares it.
+#[derive(Clone, Copy, Debug)]
+pub struct ArgStruct {
+    /// Its name, the same in Rust and in MSL.
+    pub name: &'static str,
+    /// Size in bytes.
+    pub size: usize,
+    /// Name, Rust type and offset of each field, in order.
+    pub fields: &'static [(&'static str, &'static str, usize)],
+}
+
+impl ArgStruct {
+    /// The declaration in MSL.
+    pub fn msl(&self) -> String {
+        let mut text = format!("struct {} {{\n", self.name);
+        for (name, ty, _) in self.fields {
+            let ty = match *ty {
+                "u32" => "uint",
+                "u64" => "ulong",
+                "f32" => "float",
+                other => unreachable!("{other} is not among the types of arg_structs!"),
+            };
+            text += &format!("  {ty} {name};\n");
+        }
+        text + "};\n"
+    }
+}
+
+macro_rules! arg_structs {
+    ($( $(#[$doc:meta])* $name:ident { $( $(#[$field_doc:meta])* $field:ident: $ty:ident, )* } )*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug, Default, PartialEq)]
+            pub struct $name { $( $(#[$field_doc])* pub $field: $ty, )* }
+
+            impl $name {
+                /// The bytes that the shader sees.
+                pub fn to_bytes(self) -> Vec<u8> {
+                    // Every byte is a field's: no padding to leave undefined, none for the shader to add.
+                    const { assert!(size_of::<$name>() == 0 $( + size_of::<$ty>() )*) }
+                    let mut out = Vec::with_capacity(size_of::<Self>());
+                    $( out.extend_from_slice(&self.$field.to_ne_bytes()); )*
+                    out
+                }
+            }
+        )*
+
+        /// All argument structs.
+        pub const STRUCTS: &[ArgStruct] = &[ $( ArgStruct {
+            name: stringify!($name),
+            size: size_of::<$name>(),
+            fields: &[ $( (stringify!($field), stringify!($ty), std::mem::offset_of!($name, $field)), )* ],
+        }, )* ];
+    };
+}
+
+arg_structs! {
+    /// Of `embed_gather`.
+    EmbedArgs {
+        /// Columns of the embedding, a multiple of 64.
+        hidden: u32,
+    }
+    /// Of `rms_norm_*` and `add_rms_norm_*`.
+    NormArgs {
+        /// Values in a row, a multiple of 4.
+        width: u32,
+        /// Added to the mean square.
+        eps: f32,
+    }
+    /// Of `affine_gemv_*`: up to four matrices that share their input.
+    GemvArgs {
+        /// Rows of the first matrix; 0 where there is none.
+        rows0: u32,
+        /// Rows of the second.
+        rows1: u32,
+        /// Rows of the third.
+        rows2: u32,
+        /// Rows of the fourth.
+        rows3: u32,
+        /// Threadgroups before those of the second matrix.
+        group1: u32,
+        /// Threadgroups before those of the third.
+        group2: u32,
+        /// Threadgroups before those of the fourth.
+        group3: u32,
+        /// Bit i: matrix i has 8-bit codes, else 4-bit.
+        eight_bit: u32,
+        /// Columns of all of them, a multiple of 64.
+        columns: u32,
+        /// Lanes that share a row: a power of two, 2 to 32.
+        lanes: u32,
+        /// Rows of the input, at most those of the kernel's name.
+        batch: u32,
+        /// Values from one row of the input to the next.
+        x_stride: u32,
+        /// Values from one row of the output to the next.
+        y_stride: u32,
+    }
+    /// Of `conv_silu`.
+    ConvArgs {
+        /// Tokens of each sequence in this dispatch.
+        tokens: u32,
+        /// Values from one row of projections to the next.
+        stride: u32,
+        /// Where the 32 decay inputs a begin in a row; the 32 write inputs b follow.
+        gates: u32,
+        /// Key (and query) heads.
+        key_heads: u32,
+        /// Value heads.
+        value_heads: u32,
+    }
+    /// Of `gated_delta_step`.
+    DeltaArgs {
+        /// Tokens of each sequence in this dispatch.
+        tokens: u32,
+        /// Key (and query) heads.
+        key_heads: u32,
+        /// Value heads.
+        value_heads: u32,
+    }
+    /// Of `moe_route`.
+    RouteArgs {
+        /// Router logits of a token.
+        experts: u32,
+        /// How many are chosen, at most 8.
+        chosen: u32,
+        /// Values from one row of logits to the next.
+        stride: u32,
+        /// Rows.
+        tokens: u32,
+    }
+    /// Of `argmax_blocks` and `argmax_final`.
+    ArgmaxArgs {
+        /// Ids that exist; logits from here on are padding.
+        vocab: u32,
+        /// Values from one row of logits to the next.
+        stride: u32,
+        /// Blocks a row is cut into.
+        blocks: u32,
+    }
+}

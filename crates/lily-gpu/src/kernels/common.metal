@@ -1,0 +1,30 @@
+// Shared by all kernels. The rules that kernels keep are in docs/metal.md.
+
+#define LINEAR_HEAD 128u // width of a linear-attention head (docs/model.md §1)
+#define CONV_TAPS 4u
+
+// Eight activations from p on, which is 16-byte aligned.
+inline void load8(device const float* p, thread float* v) {
+  const float4 a = *(device const float4*)p;
+  const float4 b = *(device const float4*)(p + 4);
+  for (int i = 0; i < 4; i++) {
+    v[i] = a[i];
+    v[4 + i] = b[i];
+  }
+}
+
+#ifndef INFINITY
+#define INFINITY (as_type<float>(0x7f800000u))
+#endif
+
+inline float sigmoid(float x) { return 1.0f / (1.0f + precise::exp(-x)); }
+
+inline float silu(float x) { return x * sigmoid(x); }
+
+// ln(1 + e^x). MSL has no log1p: the quotient takes back what rounding 1 + e lost.
+inline float softplus(float x) {
+  const float e = precise::exp(-abs(x));
+  const float u = 1.0f + e;
+  const float log1p = u == 1.0f ? e : precise::log(u) * (e / (u - 1.0f));
+  return max(x, 0.0f) + log1p;
+}

@@ -1,0 +1,24 @@
+//! The model on a GPU.
+//!
+//! - [`Gpu`]: buffers, named kernels, command buffers; [`device`] holds what implements it: Metal, and the same kernels
+//!   emulated on the CPU (feature `emulated`).
+//! - [`kernels`]: one `.metal` beside the `.rs` that dispatches it and checks shapes, named by what it does.
+//! - [`msl`]: the source pass: kernel signatures, and the kernels for other compilers.
+//! - [`args`]: argument structs, one definition for host and shader.
+//!
+//! This room knows `lily-model` and `lily-checkpoint`. It does not know tokenizers, chat, sampling or HTTP. What has run
+//! where is in `docs/metal.md`.
+
+pub mod args;
+mod check;
+pub mod device;
+mod gpu;
+pub mod kernels;
+pub mod msl;
+mod shader;
+#[cfg(all(test, feature = "emulated"))]
+mod testing;
+
+pub use check::{check, program};
+pub use gpu::{Arg, Contents, Dispatched, Finished, Gpu, GpuError, Launch, Ticket, Traffic, check_range};
+pub use shader::source;

@@ -1,0 +1,58 @@
+// Strict check with clang: MSL address spaces become clang address spaces, so that mixing device, threadgroup,
+// constant and thread pointers does not compile, as under Metal. Vector types are clang's (all swizzles). Checked only.
+#pragma once
+#define LILY_AS_device __attribute__((address_space(1)))
+#define LILY_AS_constant __attribute__((address_space(2)))
+#define LILY_AS_threadgroup __attribute__((address_space(3)))
+#define LILY_AS_thread
+#define LILY_COMMA ,
+#define LILY_KERNEL static
+#define LILY_FUNCTION_CONSTANT extern const
+#define LILY_CONSTANT static const
+#define LILY_THREADGROUP(T, name, dims) static LILY_AS_threadgroup T name dims
+#define LILY_FN inline
+typedef unsigned int uint; typedef unsigned short ushort; typedef unsigned char uchar; typedef unsigned long ulong;
+typedef unsigned int uint32_t; typedef unsigned short uint16_t; typedef unsigned char uint8_t; typedef int int32_t;
+typedef _Float16 half; typedef __bf16 bfloat;
+template <typename T, int N> using vec = T __attribute__((ext_vector_type(N)));
+#define LILY_V(T) typedef vec<T, 2> T##2; typedef vec<T, 3> T##3; typedef vec<T, 4> T##4;
+LILY_V(float) LILY_V(uint) LILY_V(int) LILY_V(ushort) LILY_V(short) LILY_V(uchar) LILY_V(ulong) LILY_V(half) LILY_V(bfloat)
+// T(a, b): a constructor call on a vector type
+template <typename V> struct LilyEl; template <typename T, int N> struct LilyEl<T __attribute__((ext_vector_type(N)))> { typedef T t; };
+template <typename V, typename... A> LILY_FN V lily_mk(A... a) { if constexpr (sizeof...(A) == 1) { return ((V(a)), ...); } else return V{typename LilyEl<V>::t(a)...}; }
+#define float4(...) lily_mk<float4>(__VA_ARGS__)
+#define float2(...) lily_mk<float2>(__VA_ARGS__)
+#define uint4(...) lily_mk<uint4>(__VA_ARGS__)
+#define uint2(...) lily_mk<uint2>(__VA_ARGS__)
+#define uint3(...) lily_mk<uint3>(__VA_ARGS__)
+#define ulong2(...) lily_mk<ulong2>(__VA_ARGS__)
+namespace metal {
+template <typename T, typename U> LILY_FN T as_type(U u) { static_assert(sizeof(T) == sizeof(U)); return __builtin_bit_cast(T, u); }
+#define LILY_1(f) float f(float); float2 f(float2); float4 f(float4);
+LILY_1(exp) LILY_1(log) LILY_1(sin) LILY_1(cos) LILY_1(tanh) LILY_1(sqrt) LILY_1(rsqrt) LILY_1(abs)
+namespace precise { LILY_1(exp) LILY_1(log) LILY_1(sin) LILY_1(cos) LILY_1(tanh) LILY_1(sqrt) LILY_1(rsqrt) }
+namespace fast { LILY_1(exp) LILY_1(log) LILY_1(sin) LILY_1(cos) LILY_1(tanh) LILY_1(sqrt) LILY_1(rsqrt) }
+int min(int, int); uint min(uint, uint); float min(float, float); int max(int, int); uint max(uint, uint); float max(float, float);
+float fma(float, float, float); float4 fma(float4, float4, float4);
+enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };
+void threadgroup_barrier(mem_flags); void simdgroup_barrier(mem_flags);
+enum memory_order { memory_order_relaxed };
+template <typename T> struct atomic { T v; };
+typedef atomic<uint> atomic_uint; typedef atomic<int> atomic_int; typedef atomic<float> atomic_float;
+#define LILY_AT(AS) \
+  template <typename T> T atomic_fetch_add_explicit(AS atomic<T>*, T, memory_order); \
+  template <typename T> T atomic_fetch_max_explicit(AS atomic<T>*, T, memory_order); \
+  template <typename T> T atomic_load_explicit(const AS atomic<T>*, memory_order); \
+  template <typename T> void atomic_store_explicit(AS atomic<T>*, T, memory_order);
+LILY_AT(LILY_AS_device) LILY_AT(LILY_AS_threadgroup)
+template <typename T> T simd_sum(T); template <typename T> T simd_max(T); template <typename T> T simd_shuffle(T, ushort);
+template <typename T> T simd_broadcast(T, ushort); template <typename T> T simd_shuffle_xor(T, ushort);
+template <typename T> T simd_shuffle_up(T, ushort); template <typename T> T simd_shuffle_down(T, ushort);
+template <typename T, int R, int C> struct simdgroup_matrix { T e[2]; vec<T, 2>& thread_elements(); };
+template <typename T, int R, int C> simdgroup_matrix<T, R, C> make_filled_simdgroup_matrix(T);
+#define LILY_SM(AS) \
+  template <typename T> void simdgroup_load(simdgroup_matrix<T, 8, 8>&, const AS T*, ulong ld = 8, ulong2 o = ulong2(0, 0), bool tr = false); \
+  template <typename T> void simdgroup_store(const simdgroup_matrix<T, 8, 8>&, AS T*, ulong ld = 8, ulong2 o = ulong2(0, 0), bool tr = false);
+LILY_SM(LILY_AS_device) LILY_SM(LILY_AS_threadgroup)
+template <typename A, typename B, typename C, typename D> void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>&, const simdgroup_matrix<A, 8, 8>&, const simdgroup_matrix<B, 8, 8>&, const simdgroup_matrix<C, 8, 8>&);
+}

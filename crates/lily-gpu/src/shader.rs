@@ -1,0 +1,35 @@
+//! The one shader source: shared definitions, argument structs and kernels, concatenated in a fixed order. Metal compiles
+//! it at run time, where no `#include` of our own can be resolved; the other devices take the same text through `msl`.
+
+use crate::args::STRUCTS;
+
+/// Kernel files in the order of concatenation.
+const PARTS: &[(&str, &str)] = &[
+    ("common.metal", include_str!("kernels/common.metal")),
+    ("embed_gather.metal", include_str!("kernels/embed_gather.metal")),
+    ("rms_norm.metal", include_str!("kernels/rms_norm.metal")),
+    ("affine_gemv.metal", include_str!("kernels/affine_gemv.metal")),
+    ("conv_silu.metal", include_str!("kernels/conv_silu.metal")),
+    ("gated_delta_step.metal", include_str!("kernels/gated_delta_step.metal")),
+    ("moe_route.metal", include_str!("kernels/moe_route.metal")),
+    ("argmax.metal", include_str!("kernels/argmax.metal")),
+];
+
+/// Kernels that break a rule each. They are compiled for the emulator only, whose tests expect it to stop them.
+#[cfg(feature = "emulated")]
+pub const FAULTY: &str = concat!("#line 1 \"faulty.metal\"\n", include_str!("device/emulated/faulty.metal"));
+
+/// The whole text. `#line` directives make compilers name the part.
+pub fn source() -> String {
+    let mut text = String::from(
+        "#include <metal_stdlib>\n#include <metal_simdgroup>\n#include <metal_simdgroup_matrix>\n\
+         #include <metal_atomic>\nusing namespace metal;\n#line 1 \"args\"\n",
+    );
+    for s in STRUCTS {
+        text += &s.msl();
+    }
+    for (name, part) in PARTS {
+        text += &format!("#line 1 \"{name}\"\n{part}");
+    }
+    text
+}

@@ -1,0 +1,148 @@
+//! Seeded inputs and read-back for tests on the emulator.
+
+use lily_checkpoint::{Affine, Bytes};
+
+use crate::device::emulated::{Buffer, Emulated};
+use crate::gpu::{Contents, Finished, Gpu, GpuError};
+use crate::kernels::DeviceAffine;
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.bits() % n
+    }
+
+    /// In ±scale.
+    pub fn value(&mut self, scale: f32) -> f32 {
+        ((self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * scale
+    }
+
+    pub fn values(&mut self, n: usize, scale: f32) -> Vec<f32> {
+        (0..n).map(|_| self.value(scale)).collect()
+    }
+
+    /// As [`Random::values`], each one exact in BF16.
+    pub fn bf16_values(&mut self, n: usize, scale: f32) -> Vec<f32> {
+        self.values(n, scale).into_iter().map(bf16).collect()
+    }
+
+    /// A quantised matrix with scales of both signs.
+    pub fn affine(&mut self, rows: usize, cols: usize, bits: usize) -> Affine {
+        let codes = (0..rows * cols * bits / 8).map(|_| self.bits() as u8).collect::<Vec<_>>();
+        let groups = rows * cols / Affine::GROUP;
+        let step = if bits == 4 { 0.01 } else { 0.0006 };
+        let scales = to_bf16(&self.values(groups, step));
+        let biases = to_bf16(&self.values(groups, 0.05));
+        Affine {
+            rows,
+            cols,
+            bits,
+            codes: Bytes::new(Aligned::of(&codes)),
+            scales: Bytes::new(scales),
+            biases: Bytes::new(biases),
+        }
+    }
+}
+
+/// Bytes that begin at a multiple of 16, as tensors in an aligned file do.
+struct Aligned(Vec<u128>, usize);
+
+impl Aligned {
+    fn of(bytes: &[u8]) -> Self {
+        let word = |c: &[u8]| {
+            let mut word = [0; 16];
+            word[..c.len()].copy_from_slice(c);
+            u128::from_ne_bytes(word)
+        };
+        Self(bytes.chunks(16).map(word).collect(), bytes.len())
+    }
+}
+
+impl AsRef<[u8]> for Aligned {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the words hold at least `1` bytes, initialised, and live as long as self.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
+    }
+}
+
+/// Rounded to BF16, ties to even.
+pub fn bf16(v: f32) -> f32 {
+    let u = v.to_bits();
+    f32::from_bits((u + 0x7fff + (u >> 16 & 1)) & 0xffff_0000)
+}
+
+/// As BF16 bytes.
+pub fn to_bf16(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|&v| ((bf16(v).to_bits() >> 16) as u16).to_ne_bytes()).collect()
+}
+
+/// The device that tests use: one worker, threads in random order.
+pub fn device(seed: u32) -> Emulated {
+    Emulated::new(1, seed).expect("tests run where the emulator does")
+}
+
+/// A buffer of F32 values.
+pub fn floats(gpu: &Emulated, values: &[f32], contents: Contents) -> Buffer {
+    bytes(gpu, &values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<_>>(), contents)
+}
+
+/// A buffer of u32 values.
+pub fn words(gpu: &Emulated, values: &[u32]) -> Buffer {
+    bytes(gpu, &values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<_>>(), Contents::Activations)
+}
+
+pub fn bytes(gpu: &Emulated, data: &[u8], contents: Contents) -> Buffer {
+    let buffer = gpu.allocate(data.len() as u64, contents).expect("memory");
+    gpu.upload(&buffer, 0, data).expect("upload");
+    buffer
+}
+
+/// A buffer for `n` values of 4 bytes.
+pub fn output(gpu: &Emulated, n: usize) -> Buffer {
+    gpu.allocate(4 * n as u64, Contents::Activations).expect("memory")
+}
+
+pub fn share(gpu: &Emulated, w: &Affine) -> DeviceAffine<Buffer> {
+    DeviceAffine::share(gpu, w).expect("share")
+}
+
+/// Runs what was encoded.
+pub fn run(gpu: &mut Emulated) -> Result<Finished, GpuError> {
+    let ticket = gpu.commit()?;
+    gpu.wait(ticket)
+}
+
+fn read_words(gpu: &Emulated, buffer: &Buffer) -> Vec<u32> {
+    let mut out = vec![0; gpu.bytes(buffer) as usize];
+    gpu.read(buffer, 0, &mut out).expect("read");
+    out.chunks_exact(4).map(|c| u32::from_ne_bytes(c.try_into().expect("4 bytes"))).collect()
+}
+
+pub fn read_u32(gpu: &Emulated, buffer: &Buffer) -> Vec<u32> {
+    read_words(gpu, buffer)
+}
+
+pub fn read_f32(gpu: &Emulated, buffer: &Buffer) -> Vec<f32> {
+    read_words(gpu, buffer).into_iter().map(f32::from_bits).collect()
+}
+
+/// Panics unless every value is within `tolerance` of the wanted one, relative to the largest wanted value.
+#[track_caller]
+pub fn assert_close(got: &[f32], want: &[f32], tolerance: f32) {
+    assert_eq!(got.len(), want.len());
+    let scale = want.iter().fold(1e-30f32, |m, v| m.max(v.abs()));
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!(g.is_finite() && (g - w).abs() <= tolerance * scale, "value {i}: {g}, wanted {w} (scale {scale})");
+    }
+}
