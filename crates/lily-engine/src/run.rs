@@ -104,7 +104,10 @@ impl Run {
         }
         let reason = match ended {
             false => FinishReason::Length,
-            true if self.machine.tool_calls() > 0 => FinishReason::ToolCalls,
+            // A call that the answer's end cut off cannot be run by anyone.
+            true if self.machine.tool_calls() > 0 && self.machine.unfinished_call().is_none() => {
+                FinishReason::ToolCalls
+            }
             true => FinishReason::Stop,
         };
         Ok(Some(Finished { reason, usage: self.usage(), timings: self.timings() }))

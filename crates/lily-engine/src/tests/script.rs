@@ -82,6 +82,23 @@ fn a_stop_string_over_pieces_ends_at_its_token() {
 }
 
 #[test]
+fn only_whole_calls_end_in_tool_calls() {
+    let call = r#"{"token": "<tool_call>"}, "\n<function=now>\n""#;
+    let whole = format!(r#"{{"pieces": [{call}, "</function>\n", {{"token": "</tool_call>"}}]}}"#);
+    for (script, reason) in [
+        (whole, FinishReason::ToolCalls),
+        (format!(r#"{{"pieces": [{call}, "<parameter=a>\\nx"]}}"#), FinishReason::Stop),
+    ] {
+        let (engine, prompt) = engine(&script);
+        let mut request = request(&prompt);
+        request.output.tools = vec![serde_json::json!({"type": "function", "function": {"name": "now"}})];
+        let told = run(&engine, request);
+        assert!(told.events.iter().any(|e| matches!(e, OutputEvent::ToolCallBegin { .. })), "{script}");
+        assert_eq!(told.end.unwrap().reason, reason, "{script}");
+    }
+}
+
+#[test]
 fn thinking_is_split_and_counted() {
     let (engine, prompt) = engine(r#"{"pieces": ["let me", " see", {"token": "</think>"}, "\n\n", "done"]}"#);
     let mut request = request(&prompt);
