@@ -13,6 +13,19 @@ const PARTS: &[(&str, &str)] = &[
     ("gated_delta_step.metal", include_str!("kernels/gated_delta_step.metal")),
     ("moe_route.metal", include_str!("kernels/moe_route.metal")),
     ("argmax.metal", include_str!("kernels/argmax.metal")),
+    ("affine_gemm.metal", include_str!("kernels/affine_gemm.metal")),
+    ("attention_decode.metal", include_str!("kernels/attention_decode.metal")),
+    ("attention_prefill.metal", include_str!("kernels/attention_prefill.metal")),
+    ("copy.metal", include_str!("kernels/copy.metal")),
+    ("gated_delta_chunk.metal", include_str!("kernels/gated_delta_chunk.metal")),
+    ("gated_norm.metal", include_str!("kernels/gated_norm.metal")),
+    ("grouped_gemm.metal", include_str!("kernels/grouped_gemm.metal")),
+    ("linear_step.metal", include_str!("kernels/linear_step.metal")),
+    ("moe_combine.metal", include_str!("kernels/moe_combine.metal")),
+    ("moe_map.metal", include_str!("kernels/moe_map.metal")),
+    ("moe_step.metal", include_str!("kernels/moe_step.metal")),
+    ("qk_norm_rope.metal", include_str!("kernels/qk_norm_rope.metal")),
+    ("top_k.metal", include_str!("kernels/top_k.metal")),
 ];
 
 /// Kernels that break a rule each. They are compiled for the emulator only, whose tests expect it to stop them.

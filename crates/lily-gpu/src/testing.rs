@@ -1,10 +1,10 @@
 //! Seeded inputs and read-back for tests on the emulator.
 
-use lily_checkpoint::{Affine, Bytes};
+use lily_checkpoint::{Affine, Bytes, Matrix};
 
 use crate::device::emulated::{Buffer, Emulated};
 use crate::gpu::{Contents, Finished, Gpu, GpuError};
-use crate::kernels::DeviceAffine;
+use crate::kernels::DeviceMatrix;
 
 /// SplitMix64.
 pub struct Random(pub u64);
@@ -113,8 +113,8 @@ pub fn output(gpu: &Emulated, n: usize) -> Buffer {
     gpu.allocate(4 * n as u64, Contents::Activations).expect("memory")
 }
 
-pub fn share(gpu: &Emulated, w: &Affine) -> DeviceAffine<Buffer> {
-    DeviceAffine::share(gpu, w).expect("share")
+pub fn share(gpu: &Emulated, w: &Affine) -> DeviceMatrix<Buffer> {
+    DeviceMatrix::share(gpu, &Matrix::Affine(w.clone())).expect("share")
 }
 
 /// Runs what was encoded.

@@ -1,6 +1,6 @@
 //! Projections of one to eight rows: decode (`docs/model.md §3.2`).
 
-use super::{DeviceAffine, View, need};
+use super::{DeviceMatrix, View, need};
 use crate::args::GemvArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
@@ -18,7 +18,7 @@ const MATRICES: usize = 4;
 /// Of [`Gpu::encode`].
 pub fn affine_gemv<G: Gpu>(
     gpu: &mut G,
-    matrices: &[&DeviceAffine<G::Buffer>],
+    matrices: &[&DeviceMatrix<G::Buffer>],
     x: View<'_, G::Buffer>,
     y: View<'_, G::Buffer>,
     batch: u32,

@@ -1,6 +1,6 @@
 //! Rows of the 4-bit embedding (`docs/model.md §4.1`).
 
-use super::{DeviceAffine, View, need};
+use super::{DeviceMatrix, View, need};
 use crate::args::EmbedArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
@@ -10,7 +10,7 @@ use crate::gpu::{Arg, Gpu, GpuError, Launch};
 /// Of [`Gpu::encode`].
 pub fn embed_gather<G: Gpu>(
     gpu: &mut G,
-    embed: &DeviceAffine<G::Buffer>,
+    embed: &DeviceMatrix<G::Buffer>,
     ids: View<'_, G::Buffer>,
     out: View<'_, G::Buffer>,
     tokens: u32,

@@ -3,13 +3,26 @@
 //! Functions append one dispatch (or as many as they say) to the open command buffer. They panic where shapes do not fit:
 //! a bug of the layer program. All sizes are counted in values unless bytes are named.
 
+mod affine_gemm;
 mod affine_gemv;
 mod argmax;
+mod attention_decode;
+mod attention_prefill;
 mod conv_silu;
+mod copy;
 mod embed_gather;
+mod gated_delta_chunk;
 mod gated_delta_step;
+mod gated_norm;
+mod grouped_gemm;
+mod linear_step;
+mod moe_combine;
+mod moe_map;
 mod moe_route;
+mod moe_step;
+mod qk_norm_rope;
 mod rms_norm;
+mod top_k;
 
 pub use affine_gemv::affine_gemv;
 pub use argmax::{ARGMAX_BLOCKS, Argmax, argmax};
@@ -17,9 +30,9 @@ pub use conv_silu::{ConvSilu, conv_silu};
 pub use embed_gather::embed_gather;
 pub use gated_delta_step::{GatedDeltaStep, gated_delta_step};
 pub use moe_route::{MoeRoute, moe_route};
-pub use rms_norm::{NormOutput, add_rms_norm, rms_norm};
+pub use rms_norm::{add_rms_norm, rms_norm};
 
-use lily_checkpoint::Affine;
+use lily_checkpoint::Matrix;
 
 use crate::gpu::{Arg, Contents, Gpu, GpuError};
 
@@ -62,36 +75,62 @@ fn need<G: Gpu>(gpu: &G, view: View<'_, G::Buffer>, count: u64, size: u64, what:
     assert!(view.offset + bytes <= has, "{what}: {bytes} bytes at {} of a buffer of {has}", view.offset);
 }
 
-/// A quantised matrix on the device: `[rows × cols]`, codes, scales and biases as in the checkpoint.
+/// Type of the inputs of matrix products and of cached keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// Exact; for tests, the router and gates, and decode's activations.
+    F32,
+    /// As shipped.
+    Bf16,
+}
+
+impl Element {
+    /// Bytes of a value.
+    pub fn size(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+/// A weight matrix on the device, `[rows × cols]`: codes, scales and biases as in the checkpoint, or BF16 values.
 #[derive(Clone, Debug)]
-pub struct DeviceAffine<B> {
+pub struct DeviceMatrix<B> {
     /// Outputs.
     pub rows: u32,
     /// Inputs, a multiple of 64.
     pub cols: u32,
-    /// 4 or 8.
+    /// 4 or 8: codes of an affine matrix. 16: BF16 values.
     pub bits: u32,
     /// rows × cols × bits / 8 bytes.
     pub codes: B,
-    /// rows × cols / 64 BF16.
+    /// rows × cols / 64 BF16; with 16 bits the codes once more, bound and not read.
     pub scales: B,
-    /// rows × cols / 64 BF16.
+    /// rows × cols / 64 BF16; with 16 bits the codes once more, bound and not read.
     pub biases: B,
 }
 
-impl<B> DeviceAffine<B> {
+impl<B: Clone> DeviceMatrix<B> {
     /// Shares the checkpoint's bytes with the device.
     ///
     /// # Errors
     /// Of [`Gpu::share`].
-    pub fn share<G: Gpu<Buffer = B>>(gpu: &G, w: &Affine) -> Result<Self, GpuError> {
-        Ok(Self {
-            rows: w.rows as u32,
-            cols: w.cols as u32,
-            bits: w.bits as u32,
-            codes: gpu.share(&w.codes, Contents::Weights)?,
-            scales: gpu.share(&w.scales, Contents::Weights)?,
-            biases: gpu.share(&w.biases, Contents::Weights)?,
+    pub fn share<G: Gpu<Buffer = B>>(gpu: &G, w: &Matrix) -> Result<Self, GpuError> {
+        let (rows, cols) = (w.rows() as u32, w.cols() as u32);
+        Ok(match w {
+            Matrix::Affine(a) => Self {
+                rows,
+                cols,
+                bits: a.bits as u32,
+                codes: gpu.share(&a.codes, Contents::Weights)?,
+                scales: gpu.share(&a.scales, Contents::Weights)?,
+                biases: gpu.share(&a.biases, Contents::Weights)?,
+            },
+            Matrix::Bf16 { data, .. } => {
+                let codes = gpu.share(data, Contents::Weights)?;
+                Self { rows, cols, bits: 16, scales: codes.clone(), biases: codes.clone(), codes }
+            }
         })
     }
 }

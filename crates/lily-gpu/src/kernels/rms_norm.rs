@@ -1,29 +1,11 @@
 //! RMS norm, alone or with the addition to the residual stream before it (`docs/model.md §4.1`).
 
-use super::{View, need};
+use super::{Element, View, need};
 use crate::args::NormArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
 /// Threads of a row, `NORM_THREADS` of the shader.
 const THREADS: u32 = 256;
-
-/// Type of the normalised rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormOutput {
-    /// For decode, the router and gates.
-    F32,
-    /// For the matrix products of prefill.
-    Bf16,
-}
-
-impl NormOutput {
-    fn size(self) -> u64 {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
-        }
-    }
-}
 
 /// y `[rows × width]` = x `[rows × width]` normalised, times `weight` `[width]` F32.
 ///
@@ -34,14 +16,14 @@ pub fn rms_norm<G: Gpu>(
     x: View<'_, G::Buffer>,
     weight: View<'_, G::Buffer>,
     y: View<'_, G::Buffer>,
-    output: NormOutput,
+    output: Element,
     rows: u32,
     args: NormArgs,
 ) -> Result<(), GpuError> {
     shapes(gpu, x, weight, y, output, rows, args);
     let kernel = match output {
-        NormOutput::F32 => "rms_norm_f32",
-        NormOutput::Bf16 => "rms_norm_bf16",
+        Element::F32 => "rms_norm_f32",
+        Element::Bf16 => "rms_norm_bf16",
     };
     gpu.encode(&Launch {
         kernel,
@@ -63,15 +45,15 @@ pub fn add_rms_norm<G: Gpu>(
     delta: View<'_, G::Buffer>,
     weight: View<'_, G::Buffer>,
     y: View<'_, G::Buffer>,
-    output: NormOutput,
+    output: Element,
     rows: u32,
     args: NormArgs,
 ) -> Result<(), GpuError> {
     shapes(gpu, x, weight, y, output, rows, args);
     need(gpu, delta, u64::from(rows) * u64::from(args.width), 4, "delta");
     let kernel = match output {
-        NormOutput::F32 => "add_rms_norm_f32",
-        NormOutput::Bf16 => "add_rms_norm_bf16",
+        Element::F32 => "add_rms_norm_f32",
+        Element::Bf16 => "add_rms_norm_bf16",
     };
     gpu.encode(&Launch {
         kernel,
@@ -87,7 +69,7 @@ fn shapes<G: Gpu>(
     x: View<'_, G::Buffer>,
     weight: View<'_, G::Buffer>,
     y: View<'_, G::Buffer>,
-    output: NormOutput,
+    output: Element,
     rows: u32,
     args: NormArgs,
 ) {

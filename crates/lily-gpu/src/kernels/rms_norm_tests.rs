@@ -13,7 +13,7 @@ fn reference(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     x.chunks_exact(weight.len()).flat_map(norm).collect()
 }
 
-fn check(width: usize, rows: usize, scale: f32, seed: u32, add: bool, output: NormOutput) {
+fn check(width: usize, rows: usize, scale: f32, seed: u32, add: bool, output: Element) {
     let mut random = Random(u64::from(seed));
     let (x, delta) = (random.values(rows * width, scale), random.values(rows * width, scale));
     let weight = random.values(width, 2.0);
@@ -35,8 +35,8 @@ fn check(width: usize, rows: usize, scale: f32, seed: u32, add: bool, output: No
     assert_eq!(read_f32(&gpu, &x_buffer), sum, "the residual stream");
     let want = reference(&sum, &weight, 1e-6);
     match output {
-        NormOutput::F32 => assert_close(&read_f32(&gpu, &y), &want, 1e-6),
-        NormOutput::Bf16 => {
+        Element::F32 => assert_close(&read_f32(&gpu, &y), &want, 1e-6),
+        Element::Bf16 => {
             let mut raw = vec![0; 2 * want.len()];
             gpu.read(&y, 0, &mut raw).unwrap();
             let half = |c: &[u8]| f32::from_bits(u32::from(u16::from_ne_bytes([c[0], c[1]])) << 16);
@@ -48,9 +48,7 @@ fn check(width: usize, rows: usize, scale: f32, seed: u32, add: bool, output: No
 
 #[test]
 fn the_full_width() {
-    for (add, output) in
-        [(false, NormOutput::F32), (true, NormOutput::F32), (false, NormOutput::Bf16), (true, NormOutput::Bf16)]
-    {
+    for (add, output) in [(false, Element::F32), (true, Element::F32), (false, Element::Bf16), (true, Element::Bf16)] {
         check(2048, 3, 3.0, 5, add, output);
     }
 }
@@ -59,6 +57,6 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn any_width(quads in 1usize..600, rows in 1usize..4, exponent in -8i32..8, seed in 1u32.., add: bool) {
-        check(quads * 4, rows, 10f32.powi(exponent), seed, add, NormOutput::F32);
+        check(quads * 4, rows, 10f32.powi(exponent), seed, add, Element::F32);
     }
 }

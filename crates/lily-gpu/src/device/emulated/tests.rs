@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::args::STRUCTS;
-use crate::kernels::{NormOutput, View, rms_norm};
+use crate::kernels::{Element, View, rms_norm};
 use crate::testing::{device, floats, output, read_f32, read_u32, run, words};
 
 /// Runs a faulty kernel with 64 threads on 64 values.
@@ -86,7 +86,7 @@ fn results_do_not_depend_on_the_schedule() {
         let (x, w) = (floats(&gpu, &x, Contents::Activations), floats(&gpu, &[1.5; 256], Contents::Weights));
         let y = output(&gpu, 6 * 256);
         let args = crate::args::NormArgs { width: 256, eps: 1e-6 };
-        rms_norm(&mut gpu, View::of(&x), View::of(&w), View::of(&y), NormOutput::F32, 6, args).unwrap();
+        rms_norm(&mut gpu, View::of(&x), View::of(&w), View::of(&y), Element::F32, 6, args).unwrap();
         let done = run(&mut gpu).unwrap();
         (read_f32(&gpu, &y), done.dispatches[0].traffic.clone())
     };

@@ -1,0 +1,1 @@
+//! Copies inside device memory.

@@ -1,0 +1,1 @@
+//! The gated delta rule in its chunk-parallel form.

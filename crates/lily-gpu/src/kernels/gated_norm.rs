@@ -1,0 +1,1 @@
+//! Norm and gate after the delta rule.

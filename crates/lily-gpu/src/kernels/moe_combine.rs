@@ -1,0 +1,1 @@
+//! Experts' outputs into the residual stream, and the norm after it.

@@ -1,0 +1,1 @@
+// Rows sorted by expert, and the blocks of the grouped products.

@@ -1,0 +1,1 @@
+// Experts of decoded tokens.

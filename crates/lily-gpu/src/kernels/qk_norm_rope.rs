@@ -1,0 +1,1 @@
+//! Norm and rotation of queries and keys, and the KV write.

@@ -1,0 +1,1 @@
+//! The likeliest tokens of each row of logits.
