@@ -63,6 +63,10 @@ arg_structs! {
     EmbedArgs {
         /// Columns of the embedding, a multiple of 64.
         hidden: u32,
+        /// Of a value: 4, 8 or 16.
+        bits: u32,
+        /// 1: sums of squares are wanted.
+        sums: u32,
     }
     /// Of `rms_norm_*` and `add_rms_norm_*`.
     NormArgs {
@@ -87,8 +91,8 @@ arg_structs! {
         group2: u32,
         /// Threadgroups before those of the fourth.
         group3: u32,
-        /// Bit i: matrix i has 8-bit codes, else 4-bit.
-        eight_bit: u32,
+        /// Byte i: 4, 8 or 16, of matrix i.
+        bits: u32,
         /// Columns of all of them, a multiple of 64.
         columns: u32,
         /// Lanes that share a row: a power of two, 2 to 32.
@@ -99,6 +103,12 @@ arg_structs! {
         x_stride: u32,
         /// Values from one row of the output to the next.
         y_stride: u32,
+        /// Sums of squares of an input row; 0: the input is not normalised.
+        partials: u32,
+        /// Added to the mean square.
+        eps: f32,
+        /// Sums of squares of an output row; 0: products are stored, not added.
+        sums: u32,
     }
     /// Of `conv_silu`.
     ConvArgs {

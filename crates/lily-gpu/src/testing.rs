@@ -37,6 +37,17 @@ impl Random {
         self.values(n, scale).into_iter().map(bf16).collect()
     }
 
+    /// A matrix of 4, 8 or 16 bits.
+    pub fn matrix(&mut self, rows: usize, cols: usize, bits: usize) -> Matrix {
+        match bits {
+            16 => {
+                let data = to_bf16(&self.values(rows * cols, 0.1));
+                Matrix::Bf16 { rows, cols, data: Bytes::new(Aligned::of(&data)) }
+            }
+            bits => Matrix::Affine(self.affine(rows, cols, bits)),
+        }
+    }
+
     /// A quantised matrix with scales of both signs.
     pub fn affine(&mut self, rows: usize, cols: usize, bits: usize) -> Affine {
         let codes = (0..rows * cols * bits / 8).map(|_| self.bits() as u8).collect::<Vec<_>>();
@@ -115,6 +126,21 @@ pub fn output(gpu: &Emulated, n: usize) -> Buffer {
 
 pub fn share(gpu: &Emulated, w: &Affine) -> DeviceMatrix<Buffer> {
     DeviceMatrix::share(gpu, &Matrix::Affine(w.clone())).expect("share")
+}
+
+pub fn share_matrix(gpu: &Emulated, w: &Matrix) -> DeviceMatrix<Buffer> {
+    DeviceMatrix::share(gpu, w).expect("share")
+}
+
+/// A matrix's values, row after row.
+pub fn dense(w: &Matrix) -> Vec<f32> {
+    match w {
+        Matrix::Affine(a) => lily_checkpoint::quant::dequantize(a),
+        Matrix::Bf16 { data, .. } => {
+            let value = |c: &[u8]| f32::from_bits(u32::from(u16::from_le_bytes([c[0], c[1]])) << 16);
+            data.chunks_exact(2).map(value).collect()
+        }
+    }
 }
 
 /// Runs what was encoded.

@@ -1,80 +1,182 @@
-use lily_checkpoint::{Affine, quant::dequantize};
 use proptest::prelude::*;
 
 use super::*;
 use crate::gpu::Contents;
-use crate::testing::{Random, assert_close, device, floats, output, read_f32, run, share};
+use crate::testing::{Random, assert_close, dense, device, floats, output, read_f32, run, share, share_matrix};
 
-/// Rows of all matrices, in f64.
-fn reference(matrices: &[Affine], x: &[f32], batch: usize) -> Vec<f32> {
-    let cols = matrices[0].cols;
-    let dense: Vec<Vec<f32>> = matrices.iter().map(dequantize).collect();
-    let mut y = Vec::new();
-    for x in x.chunks_exact(cols).take(batch) {
-        for row in dense.iter().flat_map(|w| w.chunks_exact(cols)) {
-            y.push(row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum::<f64>() as f32);
-        }
-    }
-    y
+#[derive(Clone, Copy)]
+struct Case {
+    cols: usize,
+    batch: usize,
+    /// With the norm before it: how many sums of squares.
+    norm: Option<usize>,
+    residual: bool,
+    seed: u32,
 }
 
-/// `shapes`: rows and bits.
-fn check(cols: usize, shapes: &[(usize, usize)], batch: usize, seed: u32) {
-    let mut random = Random(u64::from(seed));
-    let matrices: Vec<Affine> = shapes.iter().map(|&(rows, bits)| random.affine(rows, cols, bits)).collect();
-    let x = random.values(batch * cols, 1.0);
-    let rows: usize = shapes.iter().map(|s| s.0).sum();
-    let mut gpu = device(seed);
-    let shared: Vec<_> = matrices.iter().map(|m| share(&gpu, m)).collect();
-    let (x_buffer, y) = (floats(&gpu, &x, Contents::Activations), output(&gpu, batch * rows));
-    affine_gemv(
-        &mut gpu,
-        &shared.iter().collect::<Vec<_>>(),
-        View::of(&x_buffer),
-        View::of(&y),
-        batch as u32,
-        rows as u32,
-    )
-    .unwrap();
-    let done = run(&mut gpu).unwrap();
-    assert_close(&read_f32(&gpu, &y), &reference(&matrices, &x, batch), 2e-6);
+impl Case {
+    fn plain(cols: usize, batch: usize, seed: u32) -> Self {
+        Self { cols, batch, norm: None, residual: false, seed }
+    }
 
-    // Each byte of the matrices is loaded once, whatever the batch.
-    let loaded: u64 = done.dispatches[0].traffic[..12].iter().map(|t| t.bytes()).sum();
-    let least: usize = matrices.iter().map(|m| m.codes.len() + m.scales.len() + m.biases.len()).sum();
-    assert_eq!(loaded, least as u64);
+    /// `shapes`: rows and bits.
+    fn check(self, shapes: &[(usize, usize)]) {
+        let Self { cols, batch, norm, residual, seed } = self;
+        let mut random = Random(u64::from(seed));
+        let matrices: Vec<_> = shapes.iter().map(|&(rows, bits)| random.matrix(rows, cols, bits)).collect();
+        let rows: usize = shapes.iter().map(|s| s.0).sum();
+        let (x, weight) = (random.values(batch * cols, 1.0), random.values(cols, 2.0));
+        let before = random.values(batch * rows, 3.0);
+        let eps = 1e-3;
+
+        // Rows of all matrices, in f64.
+        let rows_of: Vec<Vec<f32>> =
+            matrices.iter().flat_map(|w| dense(w).chunks(cols).map(<[f32]>::to_vec).collect::<Vec<_>>()).collect();
+        let mut want = Vec::new();
+        for x in x.chunks(cols) {
+            let mean = x.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / cols as f64;
+            let scale = if norm.is_some() { 1.0 / (mean + eps).sqrt() } else { 1.0 };
+            let w = |i: usize| if norm.is_some() { f64::from(weight[i]) } else { 1.0 };
+            let x: Vec<f64> = x.iter().enumerate().map(|(i, v)| f64::from(*v) * scale * w(i)).collect();
+            want.extend(
+                rows_of.iter().map(|row| row.iter().zip(&x).map(|(w, x)| f64::from(*w) * x).sum::<f64>() as f32),
+            );
+        }
+
+        let mut gpu = device(seed);
+        let shared: Vec<_> = matrices.iter().map(|m| share_matrix(&gpu, m)).collect();
+        let x_buffer = floats(&gpu, &x, Contents::Activations);
+        let weight_buffer = floats(&gpu, &weight, Contents::Activations);
+        let count = norm.unwrap_or(1);
+        // Each row's squares in `count` parts.
+        let mut partials = vec![0.0; batch * count];
+        for (b, x) in x.chunks(cols).enumerate() {
+            for (i, v) in x.iter().enumerate() {
+                partials[b * count + i % count] += v * v;
+            }
+        }
+        let partials_buffer = floats(&gpu, &partials, Contents::Activations);
+        let step = StepNorm {
+            weight: View::of(&weight_buffer),
+            partials: View::of(&partials_buffer),
+            count: count as u32,
+            eps: eps as f32,
+        };
+        let x_view = View::of(&x_buffer);
+        let input = match norm {
+            None => GemvInput::Rows { x: x_view, stride: cols as u32 },
+            Some(_) => GemvInput::Normed { x: x_view, norm: step },
+        };
+        let y = floats(&gpu, &before, Contents::Activations);
+        let parts = gemv_partials(rows as u32, cols as u32) as usize;
+        let sums = output(&gpu, batch * parts);
+        let to = match residual {
+            false => GemvOutput::Rows { y: View::of(&y), stride: rows as u32 },
+            true => GemvOutput::Residual { x: View::of(&y), partials: View::of(&sums) },
+        };
+        affine_gemv(&mut gpu, &shared.iter().collect::<Vec<_>>(), &input, &to, batch as u32).unwrap();
+        let done = run(&mut gpu).unwrap();
+        let got = read_f32(&gpu, &y);
+        if residual {
+            want.iter_mut().zip(&before).for_each(|(w, b)| *w += b);
+            let squares = |row: &[f32]| row.iter().map(|v| v * v).sum::<f32>();
+            let summed: Vec<f32> = read_f32(&gpu, &sums).chunks(parts).map(|p| p.iter().sum()).collect();
+            assert_close(&summed, &got.chunks(rows).map(squares).collect::<Vec<_>>(), 1e-6);
+        }
+        assert_close(&got, &want, 3e-6);
+
+        // Each byte of the matrices is loaded once, whatever the batch.
+        let loaded: u64 = done.dispatches[0].traffic[..12].iter().map(|t| t.bytes()).sum();
+        assert_eq!(loaded, matrices.iter().map(|m| m.bytes()).sum::<u64>());
+    }
 }
 
 #[test]
 fn the_real_shapes_in_part() {
     // Linear layer: in_proj_qkv | z | a | b, the large ones cut to a few rows.
-    check(2048, &[(200, 4), (96, 4), (32, 4), (32, 4)], 1, 1);
-    // Router and the shared expert's gate (8 bit) with the shared expert's projections.
-    check(2048, &[(256, 8), (1, 8), (64, 4), (64, 4)], 1, 2);
+    let normed = Case { norm: Some(256), ..Case::plain(2048, 1, 1) };
+    normed.check(&[(200, 4), (96, 4), (32, 4), (32, 4)]);
+    // Router and the shared expert's gate (8 bit).
+    normed.check(&[(256, 8), (1, 8)]);
     // out_proj, and an expert's down_proj.
-    check(4096, &[(50, 4)], 1, 3);
-    check(512, &[(130, 4)], 1, 4);
+    Case { residual: true, ..Case::plain(4096, 1, 3) }.check(&[(50, 4)]);
+    Case { residual: true, ..Case::plain(512, 1, 4) }.check(&[(130, 4)]);
+}
+
+/// All that a dispatch moves, beside the bytes that it must: the matrix, its input and its output.
+#[test]
+fn bytes_of_a_whole_projection() {
+    let (rows, cols) = (2048, 2048);
+    let w = Random(1).affine(rows, cols, 4);
+    let mut gpu = device(1);
+    let m = share(&gpu, &w);
+    let x = floats(&gpu, &vec![1.0; cols], Contents::Activations);
+    let (y, sums) = (floats(&gpu, &vec![1.0; rows], Contents::Activations), output(&gpu, 256));
+    let norm = StepNorm { weight: View::of(&x), partials: View::of(&x), count: 256, eps: 0.0 };
+    let input = GemvInput::Normed { x: View::of(&x), norm };
+    affine_gemv(&mut gpu, &[&m], &input, &GemvOutput::Residual { x: View::of(&y), partials: View::of(&sums) }, 1)
+        .unwrap();
+    let done = run(&mut gpu).unwrap();
+    let moved: u64 = done.dispatches[0].traffic.iter().map(|t| t.bytes()).sum();
+    let least = (w.codes.len() + w.scales.len() + w.biases.len()) as u64 + 4 * (cols + 2 * rows) as u64;
+    let ratio = moved as f64 / least as f64;
+    assert!((1.0..1.03).contains(&ratio), "{ratio}");
 }
 
 #[test]
 fn every_batch_on_both_sides_of_each_kernel() {
     for batch in 1..=8 {
-        check(256, &[(21, 4), (5, 8)], batch, 10 + batch as u32);
+        for (norm, residual) in [(None, false), (Some(1), false), (None, true), (Some(33), true)] {
+            let shapes: &[_] = if residual { &[(21, 4)] } else { &[(21, 4), (5, 8), (7, 16)] };
+            Case { norm, residual, ..Case::plain(256, batch, 10 + batch as u32) }.check(shapes);
+        }
     }
 }
 
 #[test]
 #[should_panic(expected = "more than 8 rows are prefill")]
 fn nine_rows_are_refused() {
-    check(64, &[(4, 4)], 9, 1);
+    Case::plain(64, 9, 1).check(&[(4, 4)]);
+}
+
+#[test]
+#[should_panic(expected = "one matrix is added")]
+fn two_matrices_are_not_added() {
+    Case { residual: true, ..Case::plain(64, 1, 1) }.check(&[(4, 4), (4, 4)]);
+}
+
+/// A row's bits do not depend on the rows beside it.
+#[test]
+fn a_row_alone_has_the_same_bits() {
+    let (rows, cols) = (40, 320);
+    let mut random = Random(3);
+    let (w, x) = (random.matrix(rows, cols, 4), random.values(8 * cols, 1.0));
+    let product = |x: &[f32]| {
+        let batch = x.len() / cols;
+        let mut gpu = device(1);
+        let m = share_matrix(&gpu, &w);
+        let (x, y) = (floats(&gpu, x, Contents::Activations), output(&gpu, batch * rows));
+        let input = GemvInput::Rows { x: View::of(&x), stride: cols as u32 };
+        affine_gemv(&mut gpu, &[&m], &input, &GemvOutput::Rows { y: View::of(&y), stride: rows as u32 }, batch as u32)
+            .unwrap();
+        run(&mut gpu).unwrap();
+        read_f32(&gpu, &y)
+    };
+    let all = product(&x);
+    for b in 0..8 {
+        assert_eq!(product(&x[b * cols..(b + 1) * cols]), all[b * rows..(b + 1) * rows]);
+    }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn any_shape(groups in 1usize..40, shapes in prop::collection::vec((1usize..70, prop::bool::ANY), 1..5),
-                 batch in 1usize..9, seed in 1u32..) {
-        let shapes: Vec<_> = shapes.into_iter().map(|(rows, eight)| (rows, if eight { 8 } else { 4 })).collect();
-        check(groups * 64, &shapes, batch, seed);
+    fn any_shape(groups in 1usize..40, shapes in prop::collection::vec((1usize..70, 0usize..3), 1..5),
+                 batch in 1usize..9, norm in prop::option::of(1usize..70), residual: bool, seed in 1u32..) {
+        let mut shapes: Vec<_> = shapes.into_iter().map(|(rows, bits)| (rows, 4 << bits)).collect();
+        if residual {
+            shapes.truncate(1);
+        }
+        Case { norm, residual, ..Case::plain(groups * 64, batch, seed) }.check(&shapes);
     }
 }

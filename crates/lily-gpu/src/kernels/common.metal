@@ -28,3 +28,24 @@ inline float softplus(float x) {
   const float log1p = u == 1.0f ? e : precise::log(u) * (e / (u - 1.0f));
   return max(x, 0.0f) + log1p;
 }
+
+// Codes 8w to 8w + 7 of a lane's 32, from BITS / 4 words of 16 bytes; with 16 bits the values themselves.
+template <int BITS>
+inline void unpack8(thread const uint4* q, int w, thread float* k);
+template <>
+inline void unpack8<4>(thread const uint4* q, int w, thread float* k) {
+  const uint u = q[0][w];
+  for (int j = 0; j < 8; j++) k[j] = float((u >> (4 * j)) & 15u);
+}
+template <>
+inline void unpack8<8>(thread const uint4* q, int w, thread float* k) {
+  for (int j = 0; j < 8; j++) k[j] = float((q[w / 2][w % 2 * 2 + j / 4] >> (8 * (j % 4))) & 255u);
+}
+template <>
+inline void unpack8<16>(thread const uint4* q, int w, thread float* k) {
+  for (int j = 0; j < 4; j++) {
+    const uint u = q[w][j];
+    k[2 * j] = as_type<float>(u << 16);
+    k[2 * j + 1] = as_type<float>(u & 0xffff0000u);
+  }
+}

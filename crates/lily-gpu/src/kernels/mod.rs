@@ -24,10 +24,10 @@ mod qk_norm_rope;
 mod rms_norm;
 mod top_k;
 
-pub use affine_gemv::affine_gemv;
+pub use affine_gemv::{GemvInput, GemvOutput, StepNorm, affine_gemv, gemv_partials};
 pub use argmax::{ARGMAX_BLOCKS, Argmax, argmax};
 pub use conv_silu::{ConvSilu, conv_silu};
-pub use embed_gather::embed_gather;
+pub use embed_gather::{EMBED_PARTIALS, embed_gather};
 pub use gated_delta_step::{GatedDeltaStep, gated_delta_step};
 pub use moe_route::{MoeRoute, moe_route};
 pub use rms_norm::{add_rms_norm, rms_norm};
