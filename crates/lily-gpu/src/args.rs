@@ -123,14 +123,29 @@ arg_structs! {
         /// Value heads.
         value_heads: u32,
     }
-    /// Of `gated_delta_step`.
-    DeltaArgs {
-        /// Tokens of each sequence in this dispatch.
-        tokens: u32,
+    /// Of `gated_norm_*`.
+    GatedNormArgs {
+        /// Values from z of one row to z of the next.
+        stride: u32,
+        /// Value heads.
+        value_heads: u32,
+        /// Added to the mean square.
+        eps: f32,
+    }
+    /// Of `linear_step`.
+    LinearStepArgs {
+        /// Values from one row of projections to the next.
+        stride: u32,
+        /// Where z begins in a row.
+        z: u32,
+        /// Where the decay inputs a begin in a row; the write inputs b follow.
+        gates: u32,
         /// Key (and query) heads.
         key_heads: u32,
         /// Value heads.
         value_heads: u32,
+        /// Added to the mean square of the gated norm.
+        eps: f32,
     }
     /// Of `moe_route`.
     RouteArgs {

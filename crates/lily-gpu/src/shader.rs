@@ -10,7 +10,6 @@ const PARTS: &[(&str, &str)] = &[
     ("rms_norm.metal", include_str!("kernels/rms_norm.metal")),
     ("affine_gemv.metal", include_str!("kernels/affine_gemv.metal")),
     ("conv_silu.metal", include_str!("kernels/conv_silu.metal")),
-    ("gated_delta_step.metal", include_str!("kernels/gated_delta_step.metal")),
     ("moe_route.metal", include_str!("kernels/moe_route.metal")),
     ("argmax.metal", include_str!("kernels/argmax.metal")),
     ("affine_gemm.metal", include_str!("kernels/affine_gemm.metal")),

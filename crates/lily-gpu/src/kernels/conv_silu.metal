@@ -1,20 +1,48 @@
 // The way from projections to the delta rule (docs/model.md §4.4): causal convolution over four tokens and SiLU on the q, k
 // and v channels; q and k of each head to unit length, q scaled by 128^-0.5 as well; log decay g and write strength β.
-//
-// A simdgroup takes one head of one token, a lane 4 of its 128 channels. The last token's taps are the new state: with
-// one token a lane reads its old state before it writes, so that `past` and `next` may be the same buffer. With more
-// they must differ. Grid: (heads / simdgroups, tokens, sequences), threads: 32 × simdgroups.
+
+#define Q_SCALE 0.08838834764831845f // 128^-0.5
+
+// Four channels of token t: SiLU of their convolution. u, past and weights begin at the first of the four; `past` is the
+// oldest of the three rows before the first token. `taps` becomes the four rows that were read, oldest first.
+inline float4 convolve4(
+    device const float* u, ulong row, uint stride, uint t, device const float* past, uint channels,
+    device const bfloat4* weights, thread float4* taps) {
+  for (uint j = 0; j < CONV_TAPS; j++) {
+    if (t + j < CONV_TAPS - 1)
+      taps[j] = *(device const float4*)(past + ulong(t + j) * channels);
+    else
+      taps[j] = *(device const float4*)(u + (row + j - (CONV_TAPS - 1)) * stride);
+  }
+  float4 c;
+  for (uint i = 0; i < 4; i++) {
+    const bfloat4 w = weights[i];
+    float sum = 0.0f;
+    for (uint j = 0; j < CONV_TAPS; j++) sum = fma(float(w[j]), taps[j][i], sum);
+    c[i] = silu(sum);
+  }
+  return c;
+}
+
+// g of a value head, never positive.
+inline float log_decay(float a, float a_log, float dt_bias) {
+  const float rate = precise::exp(a_log);
+  return -rate * softplus(a + dt_bias);
+}
+
+// A simdgroup takes one head of one token, a lane 4 of its 128 channels. The last token's taps are the new state. The slot
+// that is read and the one that is written differ: other tokens still read the first.
+// Grid: (heads / simdgroups, tokens, sequences), threads: 32 × simdgroups.
 kernel void conv_silu(
     device const float* u [[buffer(0)]],       // [sequences × tokens × stride]: q | k | v | …
-    device const float* past [[buffer(1)]],    // [slots × 3 × channels], oldest first
-    device float* next [[buffer(2)]],          // the same after the last token
-    device const uint* slots [[buffer(3)]],    // [sequences]
-    device const bfloat4* weights [[buffer(4)]], // [channels × 4]; tap 3 is the current token
-    device const float* a_log [[buffer(5)]],   // [value heads]
-    device const float* dt_bias [[buffer(6)]], // [value heads]
-    device float* qkv [[buffer(7)]],           // [sequences × tokens × channels]
-    device float* gates [[buffer(8)]],         // [sequences × tokens × 2 × value heads]: g, then β
-    constant ConvArgs& args [[buffer(9)]],
+    device float* state [[buffer(1)]],         // [slots × 3 × channels], oldest first
+    device const uint* slots [[buffer(2)]],    // [sequences × 2]: past, next
+    device const bfloat4* weights [[buffer(3)]], // [channels × 4]; tap 3 is the current token
+    device const float* a_log [[buffer(4)]],   // [value heads]
+    device const float* dt_bias [[buffer(5)]], // [value heads]
+    device float* qkv [[buffer(6)]],           // [sequences × tokens × channels]
+    device float* gates [[buffer(7)]],         // [sequences × tokens × 2 × value heads]: g, then β
+    constant ConvArgs& args [[buffer(8)]],
     uint3 at [[threadgroup_position_in_grid]],
     uint sgs [[simdgroups_per_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]],
@@ -26,37 +54,24 @@ kernel void conv_silu(
   const uint t = at.y;
   const ulong row = ulong(at.z) * args.tokens + t;
   const uint channel = head * LINEAR_HEAD + lane * 4;
-  const ulong state = ulong(slots[at.z]) * (CONV_TAPS - 1) * channels + channel;
+  const ulong slot = ulong(CONV_TAPS - 1) * channels;
 
   float4 taps[CONV_TAPS];
-  for (uint j = 0; j < CONV_TAPS; j++) {
-    if (t + j < CONV_TAPS - 1)
-      taps[j] = *(device const float4*)(past + state + (t + j) * channels);
-    else
-      taps[j] = *(device const float4*)(u + (row + j - (CONV_TAPS - 1)) * args.stride + channel);
+  float4 c = convolve4(
+      u + channel, row, args.stride, t, state + slots[2 * at.z] * slot + channel, channels, weights + channel, taps);
+  if (t + 1 == args.tokens) {
+    device float* next = state + slots[2 * at.z + 1] * slot + channel;
+    for (uint j = 1; j < CONV_TAPS; j++) *(device float4*)(next + ulong(j - 1) * channels) = taps[j];
   }
-  float4 c;
-  for (uint i = 0; i < 4; i++) {
-    const bfloat4 w = weights[channel + i];
-    float sum = 0.0f;
-    for (uint j = 0; j < CONV_TAPS; j++) sum = fma(float(w[j]), taps[j][i], sum);
-    c[i] = silu(sum);
-  }
-  if (t + 1 == args.tokens)
-    for (uint j = 1; j < CONV_TAPS; j++) *(device float4*)(next + state + (j - 1) * channels) = taps[j];
 
   const float square = simd_sum(dot(c, c));
   if (head < 2 * args.key_heads) {
-    const float scale = head < args.key_heads ? 0.08838834764831845f : 1.0f; // 128^-0.5
-    c = c * (scale / precise::sqrt(square + 1e-6f));
+    c = c * ((head < args.key_heads ? Q_SCALE : 1.0f) / precise::sqrt(square + 1e-6f));
   } else if (lane == 0) {
     const uint h = head - 2 * args.key_heads;
     const ulong from = row * args.stride + args.gates + h;
-    const float a = u[from];
-    const float b = u[from + args.value_heads];
-    const float rate = precise::exp(a_log[h]);
-    gates[row * 2 * args.value_heads + h] = -rate * softplus(a + dt_bias[h]);
-    gates[(row * 2 + 1) * args.value_heads + h] = sigmoid(b);
+    gates[row * 2 * args.value_heads + h] = log_decay(u[from], a_log[h], dt_bias[h]);
+    gates[(row * 2 + 1) * args.value_heads + h] = sigmoid(u[from + args.value_heads]);
   }
   *(device float4*)(qkv + row * channels + channel) = c;
 }

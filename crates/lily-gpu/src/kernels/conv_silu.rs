@@ -17,11 +17,9 @@ pub struct ConvSilu<'a, B> {
     pub stride: u32,
     /// Where a begins in a row; b follows it.
     pub gates_at: u32,
-    /// State before, `[slots × 3 × channels]`.
-    pub past: View<'a, B>,
-    /// State after; may be `past` where `tokens` is 1.
-    pub next: View<'a, B>,
-    /// The slot of each sequence, `[sequences]` u32.
+    /// The last rows before convolution, oldest first: `[slots × 3 × channels]`.
+    pub state: View<'a, B>,
+    /// `[sequences × 2]` u32: the slot that a sequence reads and another one that it writes.
     pub slots: View<'a, B>,
     /// `[channels × 4]` BF16.
     pub weights: View<'a, B>,
@@ -47,18 +45,13 @@ pub fn conv_silu<G: Gpu>(gpu: &mut G, shape: &Shape, c: &ConvSilu<'_, G::Buffer>
     let (rows, channels) = (u64::from(c.sequences) * u64::from(c.tokens), shape.conv_dim() as u64);
     assert!(c.stride.is_multiple_of(4), "rows of {} values are not aligned to 16 bytes", c.stride);
     assert!(u64::from(c.gates_at) >= channels && c.gates_at + 2 * values <= c.stride, "gates at {}", c.gates_at);
-    let in_place = std::ptr::eq(c.past.buffer, c.next.buffer);
-    assert!(
-        c.tokens == 1 || !in_place,
-        "with more than one token the state before is read while the one after is written"
-    );
     need(gpu, c.projections, rows * u64::from(c.stride), 4, "projections");
     need(gpu, c.weights, channels * 4, 2, "convolution weights");
     need(gpu, c.a_log, values.into(), 4, "A_log");
     need(gpu, c.dt_bias, values.into(), 4, "dt_bias");
-    need(gpu, c.past, 3 * channels, 4, "convolution state");
-    need(gpu, c.next, 3 * channels, 4, "convolution state");
-    need(gpu, c.slots, c.sequences.into(), 4, "slots");
+    // Past and next differ, so there are two slots at least.
+    need(gpu, c.state, 2 * 3 * channels, 4, "convolution state");
+    need(gpu, c.slots, 2 * u64::from(c.sequences), 4, "slots");
     need(gpu, c.qkv, rows * channels, 4, "qkv");
     need(gpu, c.gates, rows * 2 * u64::from(values), 4, "gates");
     let args = ConvArgs { tokens: c.tokens, stride: c.stride, gates: c.gates_at, key_heads: keys, value_heads: values };
@@ -67,8 +60,7 @@ pub fn conv_silu<G: Gpu>(gpu: &mut G, shape: &Shape, c: &ConvSilu<'_, G::Buffer>
         constants: &[],
         args: &[
             c.projections.arg(),
-            c.past.arg(),
-            c.next.arg(),
+            c.state.arg(),
             c.slots.arg(),
             c.weights.arg(),
             c.a_log.arg(),

@@ -12,7 +12,6 @@ mod conv_silu;
 mod copy;
 mod embed_gather;
 mod gated_delta_chunk;
-mod gated_delta_step;
 mod gated_norm;
 mod grouped_gemm;
 mod linear_step;
@@ -28,7 +27,8 @@ pub use affine_gemv::{GemvInput, GemvOutput, StepNorm, affine_gemv, gemv_partial
 pub use argmax::{ARGMAX_BLOCKS, Argmax, argmax};
 pub use conv_silu::{ConvSilu, conv_silu};
 pub use embed_gather::{EMBED_PARTIALS, embed_gather};
-pub use gated_delta_step::{GatedDeltaStep, gated_delta_step};
+pub use gated_norm::{GatedNorm, gated_norm};
+pub use linear_step::{LinearStep, linear_step};
 pub use moe_route::{MoeRoute, moe_route};
 pub use rms_norm::{add_rms_norm, rms_norm};
 
