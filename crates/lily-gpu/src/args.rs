@@ -110,6 +110,33 @@ arg_structs! {
         /// Sums of squares of an output row; 0: products are stored, not added.
         sums: u32,
     }
+    /// Of `affine_gemm_*`: up to four matrices that share their input.
+    GemmArgs {
+        /// Rows of the first matrix; 0 where there is none.
+        rows0: u32,
+        /// Rows of the second.
+        rows1: u32,
+        /// Rows of the third.
+        rows2: u32,
+        /// Rows of the fourth.
+        rows3: u32,
+        /// Blocks before those of the second matrix.
+        group1: u32,
+        /// Blocks before those of the third.
+        group2: u32,
+        /// Blocks before those of the fourth.
+        group3: u32,
+        /// Byte i: bits of a weight of matrix i: 4, 8 or 16.
+        bits: u32,
+        /// Columns of all of them, a multiple of 64.
+        columns: u32,
+        /// Rows of the input.
+        rows: u32,
+        /// Values from one row of the input to the next.
+        x_stride: u32,
+        /// Values from one row of the output to the next.
+        y_stride: u32,
+    }
     /// Of `conv_silu`.
     ConvArgs {
         /// Tokens of each sequence in this dispatch.

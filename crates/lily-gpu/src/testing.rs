@@ -4,7 +4,7 @@ use lily_checkpoint::{Affine, Bytes, Matrix};
 
 use crate::device::emulated::{Buffer, Emulated};
 use crate::gpu::{Contents, Finished, Gpu, GpuError};
-use crate::kernels::DeviceMatrix;
+use crate::kernels::{DeviceMatrix, Element};
 
 /// SplitMix64.
 pub struct Random(pub u64);
@@ -63,6 +63,22 @@ impl Random {
             scales: Bytes::new(scales),
             biases: Bytes::new(biases),
         }
+    }
+}
+
+/// A buffer of `values` as `element`.
+pub fn elements(gpu: &Emulated, values: &[f32], element: Element, contents: Contents) -> Buffer {
+    match element {
+        Element::F32 => floats(gpu, values, contents),
+        Element::Bf16 => bytes(gpu, &to_bf16(values), contents),
+    }
+}
+
+/// The weights as a product with inputs of `element` multiplies them, row by row.
+pub fn multiplied(w: &Matrix, element: Element) -> Vec<f32> {
+    match element {
+        Element::F32 => dense(w),
+        Element::Bf16 => dense(w).into_iter().map(bf16).collect(),
     }
 }
 

@@ -23,6 +23,7 @@ mod qk_norm_rope;
 mod rms_norm;
 mod top_k;
 
+pub use affine_gemm::{AffineGemm, affine_gemm};
 pub use affine_gemv::{GemvInput, GemvOutput, StepNorm, affine_gemv, gemv_partials};
 pub use argmax::{ARGMAX_BLOCKS, Argmax, argmax};
 pub use conv_silu::{ConvSilu, conv_silu};
@@ -92,6 +93,13 @@ impl Element {
             Self::Bf16 => 2,
         }
     }
+}
+
+/// What multiplies in prefill's matrix products. Rows come out the same up to the rounding of sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// `simdgroup_matrix` 8×8, on every device.
+    Simdgroup,
 }
 
 /// A weight matrix on the device, `[rows × cols]`: codes, scales and biases as in the checkpoint, or BF16 values.

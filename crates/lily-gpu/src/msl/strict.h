@@ -26,6 +26,7 @@ template <typename V, typename... A> LILY_FN V lily_mk(A... a) { if constexpr (s
 #define uint2(...) lily_mk<uint2>(__VA_ARGS__)
 #define uint3(...) lily_mk<uint3>(__VA_ARGS__)
 #define ulong2(...) lily_mk<ulong2>(__VA_ARGS__)
+#define bfloat4(...) lily_mk<bfloat4>(__VA_ARGS__)
 namespace metal {
 template <typename T, typename U> LILY_FN T as_type(U u) { static_assert(sizeof(T) == sizeof(U)); return __builtin_bit_cast(T, u); }
 #define LILY_1(f) float f(float); float2 f(float2); float4 f(float4);

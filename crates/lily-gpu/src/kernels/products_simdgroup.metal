@@ -1,0 +1,6 @@
+// The kernels of prefill's products with the body of product_simdgroup.metal. `short`: for up to 32 rows, where blocks of 64
+// would leave half of the simdgroups idle; the arithmetic of a row is the same.
+AFFINE_GEMM(affine_gemm_f32, SimdgroupBody, float, 64, SIMDGROUP_MEMORY(float, 64))
+AFFINE_GEMM(affine_gemm_bf16, SimdgroupBody, bfloat, 64, SIMDGROUP_MEMORY(bfloat, 64))
+AFFINE_GEMM(affine_gemm_short_f32, SimdgroupBody, float, 32, SIMDGROUP_MEMORY(float, 32))
+AFFINE_GEMM(affine_gemm_short_bf16, SimdgroupBody, bfloat, 32, SIMDGROUP_MEMORY(bfloat, 32))
