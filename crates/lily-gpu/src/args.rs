@@ -68,12 +68,16 @@ arg_structs! {
         /// 1: sums of squares are wanted.
         sums: u32,
     }
-    /// Of `rms_norm_*` and `add_rms_norm_*`.
+    /// Of `rms_norm`.
     NormArgs {
         /// Values in a row, a multiple of 4.
         width: u32,
         /// Added to the mean square.
         eps: f32,
+        /// 1: delta is added first.
+        add: u32,
+        /// Bit 0: F32 is wanted; bit 1: BF16.
+        outputs: u32,
     }
     /// Of `affine_gemv_*`: up to four matrices that share their input.
     GemvArgs {
@@ -184,6 +188,28 @@ arg_structs! {
         stride: u32,
         /// Rows.
         tokens: u32,
+    }
+    /// Of `moe_map`.
+    MapArgs {
+        /// Tokens × experts of a token.
+        rows: u32,
+        /// Rows of a block.
+        block: u32,
+        /// Blocks of the grid.
+        blocks: u32,
+    }
+    /// Of `moe_combine`.
+    CombineArgs {
+        /// Values in a row, a multiple of 4.
+        width: u32,
+        /// Experts of a token.
+        chosen: u32,
+        /// Values from one gate logit to the next.
+        stride: u32,
+        /// Added to the mean square.
+        eps: f32,
+        /// As of `NormArgs`; 0: no norm.
+        outputs: u32,
     }
     /// Of `argmax_blocks` and `argmax_final`.
     ArgmaxArgs {

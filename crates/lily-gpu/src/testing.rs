@@ -179,6 +179,13 @@ pub fn read_f32(gpu: &Emulated, buffer: &Buffer) -> Vec<f32> {
     read_words(gpu, buffer).into_iter().map(f32::from_bits).collect()
 }
 
+/// A buffer of BF16 values.
+pub fn read_bf16(gpu: &Emulated, buffer: &Buffer) -> Vec<f32> {
+    let mut out = vec![0; gpu.bytes(buffer) as usize];
+    gpu.read(buffer, 0, &mut out).expect("read");
+    out.chunks_exact(2).map(|c| f32::from_bits(u32::from(u16::from_ne_bytes([c[0], c[1]])) << 16)).collect()
+}
+
 /// Panics unless every value is within `tolerance` of the wanted one, relative to the largest wanted value.
 #[track_caller]
 pub fn assert_close(got: &[f32], want: &[f32], tolerance: f32) {

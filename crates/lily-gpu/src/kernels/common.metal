@@ -13,6 +13,14 @@ inline void load8(device const float* p, thread float* v) {
   }
 }
 
+// Four values to p on, which is aligned to them.
+inline void store4(device float* p, float4 v) { *(device float4*)p = v; }
+inline void store4(device bfloat* p, float4 v) {
+  bfloat4 h;
+  for (int i = 0; i < 4; i++) h[i] = bfloat(v[i]);
+  *(device bfloat4*)p = h;
+}
+
 #ifndef INFINITY
 #define INFINITY (as_type<float>(0x7f800000u))
 #endif

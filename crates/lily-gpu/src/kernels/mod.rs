@@ -30,8 +30,10 @@ pub use conv_silu::{ConvSilu, conv_silu};
 pub use embed_gather::{EMBED_PARTIALS, embed_gather};
 pub use gated_norm::{GatedNorm, gated_norm};
 pub use linear_step::{LinearStep, linear_step};
+pub use moe_combine::{MoeCombine, moe_combine};
+pub use moe_map::{MoeMap, moe_map};
 pub use moe_route::{MoeRoute, moe_route};
-pub use rms_norm::{add_rms_norm, rms_norm};
+pub use rms_norm::{NormOutputs, RmsNorm, rms_norm};
 
 use lily_checkpoint::Matrix;
 

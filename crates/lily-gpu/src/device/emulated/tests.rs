@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::args::STRUCTS;
-use crate::kernels::{Element, View, rms_norm};
+use crate::kernels::{NormOutputs, RmsNorm, View, rms_norm};
 use crate::testing::{device, floats, output, read_f32, read_u32, run, words};
 
 /// Runs a faulty kernel with 64 threads on 64 values.
@@ -85,14 +85,22 @@ fn results_do_not_depend_on_the_schedule() {
         let mut gpu = Emulated::new(workers, seed).unwrap();
         let (x, w) = (floats(&gpu, &x, Contents::Activations), floats(&gpu, &[1.5; 256], Contents::Weights));
         let y = output(&gpu, 6 * 256);
-        let args = crate::args::NormArgs { width: 256, eps: 1e-6 };
-        rms_norm(&mut gpu, View::of(&x), View::of(&w), View::of(&y), Element::F32, 6, args).unwrap();
+        let n = RmsNorm {
+            x: View::of(&x),
+            delta: None,
+            weight: View::of(&w),
+            outputs: NormOutputs { exact: Some(View::of(&y)), rounded: None },
+            rows: 6,
+            width: 256,
+            eps: 1e-6,
+        };
+        rms_norm(&mut gpu, &n).unwrap();
         let done = run(&mut gpu).unwrap();
         (read_f32(&gpu, &y), done.dispatches[0].traffic.clone())
     };
     let one = norm(1, 0);
-    assert_eq!(one.1[1].loaded, 6 * 1024, "each row loads the weights once");
-    assert_eq!((one.1[2].stored, one.1[2].lines_stored), (6 * 1024, 6 * 1024));
+    assert_eq!(one.1[2].loaded, 6 * 1024, "each row loads the weights once");
+    assert_eq!((one.1[3].stored, one.1[3].lines_stored), (6 * 1024, 6 * 1024));
     for (workers, seed) in [(1, 1), (1, 2), (2, 0), (3, 9)] {
         assert_eq!(norm(workers, seed), one);
     }
@@ -159,8 +167,8 @@ fn launches_that_do_not_fit_are_refused() {
     refused("faulty_none", &[], &[b, Arg::Value(&[0; 4])], 32, "`out` is a buffer, a value is given");
     refused("faulty_none", &[], &[b, Arg::Buffer(&buffer, 256)], 32, "`out` begins at 256");
     refused("faulty_none", &[], &[b, b], 1025, "1025 threads");
-    refused("rms_norm_f32", &[], &[b, b, b, Arg::Value(&[0; 4])], 256, "`args` is a NormArgs, 4 bytes given");
-    refused("rms_norm_f32", &[], &[b, b, b, Arg::Value(&[0; 8])], 512, "1 to 256 wanted");
+    refused("rms_norm", &[], &[b, b, b, b, b, Arg::Value(&[0; 4])], 256, "`args` is a NormArgs, 4 bytes given");
+    refused("rms_norm", &[], &[b, b, b, b, b, Arg::Value(&[0; 16])], 512, "1 to 256 wanted");
     if matches!(&*host.memory, Memory::Host(_)) {
         refused("faulty_none", &[], &[b, Arg::Buffer(&host, 0)], 32, "`out` is written, but shared");
     }
