@@ -141,6 +141,19 @@ arg_structs! {
         /// Values from one row of the output to the next.
         y_stride: u32,
     }
+    /// Of `grouped_gate_up_*`, `grouped_down_*` and `shared_gate_up_*`.
+    GroupedArgs {
+        /// Rows of an expert's matrix.
+        outputs: u32,
+        /// Columns of the matrices, a multiple of 64.
+        columns: u32,
+        /// Of a weight: 4, 8 or 16.
+        bits: u32,
+        /// Experts of a token.
+        per_token: u32,
+        /// Tokens.
+        tokens: u32,
+    }
     /// Of `conv_silu`.
     ConvArgs {
         /// Tokens of each sequence in this dispatch.

@@ -29,6 +29,9 @@ pub use argmax::{ARGMAX_BLOCKS, Argmax, argmax};
 pub use conv_silu::{ConvSilu, conv_silu};
 pub use embed_gather::{EMBED_PARTIALS, embed_gather};
 pub use gated_norm::{GatedNorm, gated_norm};
+pub use grouped_gemm::{
+    ExpertMap, GROUPED_ROWS, GroupedDown, GroupedGateUp, grouped_blocks, grouped_down, grouped_gate_up,
+};
 pub use linear_step::{LinearStep, linear_step};
 pub use moe_combine::{MoeCombine, moe_combine};
 pub use moe_map::{MoeMap, moe_map};
