@@ -224,6 +224,48 @@ arg_structs! {
         /// As of `NormArgs`; 0: no norm.
         outputs: u32,
     }
+    /// Of `moe_gate_up_step`.
+    GateUpStepArgs {
+        /// Router logits of a token; the shared expert's gate logit follows.
+        experts: u32,
+        /// How many are chosen, at most 8.
+        chosen: u32,
+        /// Values from one row of logits to the next.
+        stride: u32,
+        /// Values of a token, a multiple of 64.
+        hidden: u32,
+        /// Inner values of an expert.
+        width: u32,
+        /// Inner values of the shared expert.
+        shared_width: u32,
+        /// Lanes that share a row: a power of two, 2 to 32.
+        lanes: u32,
+        /// Of the experts' weights: 4, 8 or 16.
+        bits: u32,
+        /// Of the shared expert's weights.
+        shared_bits: u32,
+        /// Sums of squares of a token.
+        partials: u32,
+        /// Added to the mean square.
+        eps: f32,
+    }
+    /// Of `moe_down_step`.
+    DownStepArgs {
+        /// Experts of a token, at most 8.
+        chosen: u32,
+        /// Values of a token.
+        hidden: u32,
+        /// Inner values of an expert, a multiple of 64.
+        width: u32,
+        /// Inner values of the shared expert, a multiple of 64.
+        shared_width: u32,
+        /// Lanes that share a row: a power of two, 2 to 32.
+        lanes: u32,
+        /// Of the experts' weights: 4, 8 or 16.
+        bits: u32,
+        /// Of the shared expert's weights.
+        shared_bits: u32,
+    }
     /// Of `argmax_blocks` and `argmax_final`.
     ArgmaxArgs {
         /// Ids that exist; logits from here on are padding.

@@ -4,7 +4,7 @@
 mod attention;
 pub mod chunked;
 pub mod delta;
-mod moe;
+pub mod moe;
 mod ops;
 
 use lily_checkpoint::{Mixer, Weights};

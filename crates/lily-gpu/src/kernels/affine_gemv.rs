@@ -5,7 +5,7 @@ use crate::args::GemvArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
 /// Rows that a lane sums at once, `GEMV_ROWS` of the shader.
-const ROWS: u32 = 4;
+pub(super) const ROWS: u32 = 4;
 /// Simdgroups of a threadgroup, `GEMV_SIMDGROUPS` of the shader.
 const SIMDGROUPS: u32 = 2;
 /// Matrices of a dispatch.

@@ -36,6 +36,7 @@ pub use linear_step::{LinearStep, linear_step};
 pub use moe_combine::{MoeCombine, moe_combine};
 pub use moe_map::{MoeMap, moe_map};
 pub use moe_route::{MoeRoute, moe_route};
+pub use moe_step::{MoeDownStep, MoeGateUpStep, moe_down_step, moe_gate_up_step, moe_partials};
 pub use rms_norm::{NormOutputs, RmsNorm, rms_norm};
 
 use lily_checkpoint::Matrix;
