@@ -275,4 +275,63 @@ arg_structs! {
         /// Blocks a row is cut into.
         blocks: u32,
     }
+    /// Of `qk_norm_rope_*`.
+    QkArgs {
+        /// Values from one page of the cache to the next.
+        page_stride: u64,
+        /// Values from one row of projections to the next.
+        stride: u32,
+        /// Query heads.
+        query_heads: u32,
+        /// Key/value heads.
+        kv_heads: u32,
+        /// Position of the first row, prefill.
+        start: u32,
+        /// 1: row b stands at positions[b] and owns row b of the page table.
+        decode: u32,
+        /// Pages of a row of the page table.
+        table_stride: u32,
+        /// Added to the mean square.
+        eps: f32,
+        /// Padding.
+        unused: u32,
+    }
+    /// Of `attention_decode_*`.
+    DecodeArgs {
+        /// Values from one page of the cache to the next.
+        page_stride: u64,
+        /// Query heads.
+        query_heads: u32,
+        /// Key/value heads.
+        kv_heads: u32,
+        /// Values from one row of projections to the next.
+        stride: u32,
+        /// Pages of a row of the page table.
+        table_stride: u32,
+        /// Positions of a threadgroup, a multiple of 256.
+        short_span: u32,
+        /// The same, of a sequence with more than `long_from` positions.
+        long_span: u32,
+        /// Positions up to which spans are short.
+        long_from: u32,
+        /// Spans that `partials` has room for: those of the grid.
+        spans: u32,
+    }
+    /// Of `attention_prefill_*`.
+    PrefillArgs {
+        /// Values from one page of the cache to the next.
+        page_stride: u64,
+        /// Query heads.
+        query_heads: u32,
+        /// Key/value heads.
+        kv_heads: u32,
+        /// Values from one row of projections to the next.
+        stride: u32,
+        /// Position of the first row.
+        start: u32,
+        /// Rows.
+        rows: u32,
+        /// Padding.
+        unused: u32,
+    }
 }

@@ -6,6 +6,7 @@ use crate::args::STRUCTS;
 /// Kernel files in the order of concatenation.
 const PARTS: &[(&str, &str)] = &[
     ("common.metal", include_str!("kernels/common.metal")),
+    ("kv.metal", include_str!("kernels/kv.metal")),
     ("embed_gather.metal", include_str!("kernels/embed_gather.metal")),
     ("rms_norm.metal", include_str!("kernels/rms_norm.metal")),
     ("affine_gemv.metal", include_str!("kernels/affine_gemv.metal")),

@@ -14,7 +14,7 @@ use crate::Forward;
 use delta::DeltaState;
 use ops::{add, linear, rms_norm};
 
-pub use attention::{KvCache, inv_freq};
+pub use attention::{KvCache, inv_freq, rope};
 
 /// The oracle: shape and weights.
 pub struct Oracle {

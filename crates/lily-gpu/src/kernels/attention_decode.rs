@@ -1,1 +1,131 @@
-//! Attention of decoded tokens.
+//! Attention of decoded tokens, one row a sequence (`docs/model.md §4.2`).
+
+use super::kv::{HEAD, KvPool};
+use super::{Element, View, need};
+use crate::args::DecodeArgs;
+use crate::gpu::{Arg, Gpu, GpuError, Launch};
+
+/// Positions that a threadgroup takes.
+pub const ATTENTION_BLOCK: u32 = 256;
+/// The same, of a sequence with more than [`LONG_FROM`] positions: the sums that spans hand over weigh less.
+const LONG_BLOCK: u32 = 1024;
+/// Positions from which on there are threadgroups enough.
+const LONG_FROM: u32 = 16384;
+/// Query heads of a kv head, at most: `DECODE_GROUP` of the shader.
+const GROUP: u32 = 8;
+
+/// Where everything lies; F32 unless said.
+pub struct AttentionDecode<'a, B> {
+    /// Of `qk_norm_rope`: `[sequences × query heads × 256]`, scaled.
+    pub q: View<'a, B>,
+    /// Keys and values, those of this token included.
+    pub kv: KvPool<'a, B>,
+    /// Position of each sequence's token, `[sequences]` u32.
+    pub positions: View<'a, B>,
+    /// Positions that the longest sequence has with this token, or more.
+    pub longest: u32,
+    /// `[sequences × stride]`: 256 of query and 256 of gate for each query head.
+    pub projections: View<'a, B>,
+    /// Values from one row to the next, a multiple of 4.
+    pub stride: u32,
+    /// Out: `[sequences × query heads × 256]`, gated.
+    pub out: View<'a, B>,
+    /// [`attention_decode_scratch`] bytes; not read where that is 0.
+    pub scratch: View<'a, B>,
+    /// Sequences, 1 to 8.
+    pub sequences: u32,
+    /// Query heads, 1 to 8 for each kv head.
+    pub query_heads: u32,
+    /// Key/value heads.
+    pub kv_heads: u32,
+}
+
+/// Spans of the longest row of a batch whose sequences have up to `positions` positions.
+fn spans(positions: u32) -> u32 {
+    let short = positions.min(LONG_FROM).div_ceil(ATTENTION_BLOCK);
+    if positions > LONG_FROM { short.max(positions.div_ceil(LONG_BLOCK)) } else { short }
+}
+
+/// Bytes of scratch for sequences of up to `positions` positions: 0 where one pass is enough.
+pub fn attention_decode_scratch(sequences: u32, query_heads: u32, positions: u32) -> u64 {
+    match spans(positions) {
+        0 | 1 => 0,
+        n => u64::from(sequences) * u64::from(query_heads) * u64::from(n) * u64::from(HEAD + 2) * 4,
+    }
+}
+
+/// Softmax attention of one row a sequence over its cached positions, times the sigmoid of its gate. One dispatch where no
+/// sequence has more than [`ATTENTION_BLOCK`] positions, else two; the bits of a row depend on its own sequence alone.
+///
+/// # Errors
+/// Of [`Gpu::encode`].
+pub fn attention_decode<G: Gpu>(gpu: &mut G, a: &AttentionDecode<'_, G::Buffer>) -> Result<(), GpuError> {
+    assert!((1..=8).contains(&a.sequences), "a batch of {}; more than 8 rows are prefill", a.sequences);
+    let group = a.query_heads / a.kv_heads;
+    assert!(
+        a.query_heads.is_multiple_of(a.kv_heads) && (1..=GROUP).contains(&group),
+        "{} query heads on {} kv heads",
+        a.query_heads,
+        a.kv_heads
+    );
+    let (sequences, row) = (u64::from(a.sequences), u64::from(a.query_heads * HEAD));
+    assert!(a.longest > 0, "no positions");
+    assert!(2 * row <= a.stride.into() && a.stride.is_multiple_of(4), "gates in rows of {} values", a.stride);
+    let aligned = [a.q, a.projections, a.out, a.scratch].iter().all(|v| v.offset.is_multiple_of(16));
+    assert!(aligned, "rows not aligned to 16 bytes");
+    need(gpu, a.q, sequences * row, 4, "queries");
+    need(gpu, a.positions, sequences, 4, "positions");
+    need(gpu, a.projections, (sequences - 1) * u64::from(a.stride) + 2 * row, 4, "gates");
+    need(gpu, a.out, sequences * row, 4, "attention");
+    let scratch = attention_decode_scratch(a.sequences, a.query_heads, a.longest);
+    need(gpu, a.scratch, scratch, 1, "scratch");
+    a.kv.check(gpu, a.kv_heads, a.sequences, a.longest.into());
+
+    let spans = spans(a.longest);
+    let args = DecodeArgs {
+        page_stride: a.kv.page_stride,
+        query_heads: a.query_heads,
+        kv_heads: a.kv_heads,
+        stride: a.stride,
+        table_stride: a.kv.table_stride,
+        short_span: ATTENTION_BLOCK,
+        long_span: LONG_BLOCK,
+        long_from: LONG_FROM,
+        spans,
+    };
+    let args = args.to_bytes();
+    let partials = if spans == 1 { a.out } else { a.scratch };
+    gpu.encode(&Launch {
+        kernel: match a.kv.element {
+            Element::F32 => "attention_decode_f32",
+            Element::Bf16 => "attention_decode_bf16",
+        },
+        constants: &[],
+        args: &[
+            a.q.arg(),
+            a.kv.pool.arg(),
+            a.positions.arg(),
+            a.kv.table.arg(),
+            a.projections.arg(),
+            a.out.arg(),
+            partials.arg(),
+            Arg::Value(&args),
+        ],
+        groups: [spans, a.kv_heads, a.sequences],
+        threads: [32 * GROUP, 1, 1],
+    })?;
+    if spans == 1 {
+        return Ok(());
+    }
+    gpu.encode(&Launch {
+        kernel: "attention_decode_merge",
+        constants: &[],
+        args: &[partials.arg(), a.positions.arg(), a.projections.arg(), a.out.arg(), Arg::Value(&args)],
+        groups: [a.query_heads, a.sequences, 1],
+        threads: [HEAD, 1, 1],
+    })
+}
+
+#[cfg(all(test, feature = "emulated"))]
+#[path = "attention_decode_tests.rs"]
+mod tests;

@@ -14,6 +14,9 @@ mod embed_gather;
 mod gated_delta_chunk;
 mod gated_norm;
 mod grouped_gemm;
+mod kv;
+#[cfg(all(test, feature = "emulated"))]
+mod kv_testing;
 mod linear_step;
 mod moe_combine;
 mod moe_map;
@@ -26,17 +29,21 @@ mod top_k;
 pub use affine_gemm::{AffineGemm, affine_gemm};
 pub use affine_gemv::{GemvInput, GemvOutput, StepNorm, affine_gemv, gemv_partials};
 pub use argmax::{ARGMAX_BLOCKS, Argmax, argmax};
+pub use attention_decode::{ATTENTION_BLOCK, AttentionDecode, attention_decode, attention_decode_scratch};
+pub use attention_prefill::{AttentionPrefill, attention_prefill};
 pub use conv_silu::{ConvSilu, conv_silu};
 pub use embed_gather::{EMBED_PARTIALS, embed_gather};
 pub use gated_norm::{GatedNorm, gated_norm};
 pub use grouped_gemm::{
     ExpertMap, GROUPED_ROWS, GroupedDown, GroupedGateUp, grouped_blocks, grouped_down, grouped_gate_up,
 };
+pub use kv::{KV_PAGE, KvPool};
 pub use linear_step::{LinearStep, linear_step};
 pub use moe_combine::{MoeCombine, moe_combine};
 pub use moe_map::{MoeMap, moe_map};
 pub use moe_route::{MoeRoute, moe_route};
 pub use moe_step::{MoeDownStep, MoeGateUpStep, moe_down_step, moe_gate_up_step, moe_partials};
+pub use qk_norm_rope::{QkNormRope, Rows, qk_norm_rope};
 pub use rms_norm::{NormOutputs, RmsNorm, rms_norm};
 
 use lily_checkpoint::Matrix;

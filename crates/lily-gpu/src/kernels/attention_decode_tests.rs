@@ -1,0 +1,256 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::gpu::{Contents, Dispatched};
+use crate::kernels::kv_testing::{Cache, D, attend};
+use crate::testing::{Random, assert_close, device, floats, output, read_f32, run, words};
+
+struct Case {
+    query_heads: usize,
+    kv_heads: usize,
+    element: Element,
+    /// Positions of each sequence, its token's included.
+    counts: Vec<usize>,
+    /// Of the keys; queries are within ±1/16.
+    scale: f32,
+}
+
+impl Case {
+    fn real(element: Element, counts: Vec<usize>) -> Self {
+        Self { query_heads: 16, kv_heads: 2, element, counts, scale: 4.0 }
+    }
+}
+
+/// What the kernels are given.
+struct Inputs {
+    cache: Cache,
+    q: Vec<f32>,
+    projections: Vec<f32>,
+    stride: usize,
+}
+
+fn inputs(c: &Case, seed: u32) -> Inputs {
+    let mut random = Random(u64::from(seed));
+    let mut cache = Cache::new(&mut random, c.element, c.kv_heads, &c.counts);
+    for (sequence, &count) in c.counts.iter().enumerate() {
+        cache.fill(&mut random, sequence, count, c.scale);
+    }
+    let stride = (2 * c.query_heads + 2 * c.kv_heads) * D + 4;
+    let q = random.values(c.counts.len() * c.query_heads * D, 1.0 / 16.0);
+    let projections = random.values(c.counts.len() * stride, 4.0);
+    Inputs { cache, q, projections, stride }
+}
+
+/// Runs sequences `from..` of the inputs. `longest` may be more than the sequences have.
+fn compute(
+    c: &Case,
+    i: &Inputs,
+    sequences: std::ops::Range<usize>,
+    longest: usize,
+    seed: u32,
+) -> (Vec<f32>, Vec<Dispatched>) {
+    let n = sequences.len() as u32;
+    let mut gpu = device(seed);
+    let on = i.cache.upload(&gpu);
+    let row = c.query_heads * D;
+    let q = floats(&gpu, &i.q[sequences.start * row..sequences.end * row], Contents::Activations);
+    let projections =
+        floats(&gpu, &i.projections[sequences.start * i.stride..sequences.end * i.stride], Contents::Activations);
+    let positions: Vec<u32> = c.counts[sequences.clone()].iter().map(|&n| n as u32 - 1).collect();
+    let positions = words(&gpu, &positions);
+    let out = output(&gpu, sequences.len() * row);
+    let scratch = attention_decode_scratch(n, c.query_heads as u32, longest as u32);
+    let scratch = gpu.allocate(scratch, Contents::Activations).unwrap();
+    let mut kv = i.cache.pool(&on);
+    kv.table.offset = sequences.start as u64 * u64::from(kv.table_stride) * 4;
+    let a = AttentionDecode {
+        q: View::of(&q),
+        kv,
+        positions: View::of(&positions),
+        longest: longest as u32,
+        projections: View::of(&projections),
+        stride: i.stride as u32,
+        out: View::of(&out),
+        scratch: View::of(&scratch),
+        sequences: n,
+        query_heads: c.query_heads as u32,
+        kv_heads: c.kv_heads as u32,
+    };
+    attention_decode(&mut gpu, &a).unwrap();
+    let finished = run(&mut gpu).unwrap();
+    (read_f32(&gpu, &out), finished.dispatches)
+}
+
+fn reference(c: &Case, i: &Inputs) -> Vec<f32> {
+    let group = c.query_heads / c.kv_heads;
+    let mut out = Vec::new();
+    for (sequence, &count) in c.counts.iter().enumerate() {
+        for h in 0..c.query_heads {
+            let q = &i.q[(sequence * c.query_heads + h) * D..][..D];
+            let gate = &i.projections[sequence * i.stride + (2 * h + 1) * D..][..D];
+            out.extend(attend(&i.cache, sequence, h / group, count, q, gate));
+        }
+    }
+    out
+}
+
+/// Loaded bytes of the pool in all dispatches.
+fn cache_bytes(dispatches: &[Dispatched]) -> u64 {
+    let traffic = dispatches.iter().flat_map(|d| &d.traffic).filter(|t| t.contents == Contents::Cache);
+    traffic.map(|t| t.bytes()).sum()
+}
+
+fn check(c: &Case, seed: u32) {
+    let i = inputs(c, seed);
+    let longest = *c.counts.iter().max().unwrap();
+    let (got, dispatches) = compute(c, &i, 0..c.counts.len(), longest, seed);
+    assert_close(&got, &reference(c, &i), 2e-5);
+    let rows: usize = c.counts.iter().sum();
+    let minimum = (rows * 2 * c.kv_heads * D) as u64 * c.element.size();
+    assert_eq!(cache_bytes(&dispatches), minimum, "each key and value once");
+    assert_eq!(dispatches.len(), if longest > 256 { 2 } else { 1 });
+}
+
+#[test]
+fn contexts_on_both_sides_of_page_tile_and_block() {
+    for (n, count) in [1, 2, 63, 64, 65, 129, 255, 256, 257, 511, 512, 513, 700].into_iter().enumerate() {
+        let element = if n % 2 == 0 { Element::Bf16 } else { Element::F32 };
+        check(&Case::real(element, vec![count]), n as u32 + 1);
+    }
+}
+
+#[test]
+fn sequences_of_very_different_lengths() {
+    for element in [Element::F32, Element::Bf16] {
+        let counts = vec![1, 900, 64, 257, 3, 256, 30, 320];
+        check(&Case { query_heads: 4, kv_heads: 2, element, counts, scale: 4.0 }, 21);
+    }
+}
+
+#[test]
+fn both_sides_of_the_longer_blocks() {
+    for (n, count) in [16384, 16385].into_iter().enumerate() {
+        check(
+            &Case { query_heads: 2, kv_heads: 1, element: Element::Bf16, counts: vec![count, 40], scale: 6.0 },
+            31 + n as u32,
+        );
+    }
+}
+
+/// Scores of a few thousand, far apart.
+#[test]
+fn large_scores() {
+    for count in [200, 600] {
+        let c = Case { query_heads: 8, kv_heads: 1, element: Element::F32, counts: vec![count], scale: 3000.0 };
+        let i = inputs(&c, 41);
+        // Products of this size round by more than a softmax may show: compare with F32's own error of the scores.
+        let (got, _) = compute(&c, &i, 0..1, count, 41);
+        assert_close(&got, &reference(&c, &i), 2e-3);
+    }
+}
+
+/// The whole traffic beside the keys and values of the real heads.
+#[test]
+fn bytes_at_256_and_at_4096_positions() {
+    for (count, most) in [(256, 1.15), (4096, 1.08)] {
+        let c = Case::real(Element::Bf16, vec![count]);
+        let i = inputs(&c, 51);
+        let (_, dispatches) = compute(&c, &i, 0..1, count, 51);
+        let minimum = (count * 2 * 2 * D * 2) as u64;
+        assert_eq!(cache_bytes(&dispatches), minimum);
+        let all: u64 = dispatches.iter().flat_map(|d| &d.traffic).map(|t| t.bytes()).sum();
+        let ratio = all as f64 / minimum as f64;
+        assert!(ratio <= most, "{all} bytes, {ratio:.3} of the cache's at {count} positions");
+    }
+}
+
+/// A sequence alone, with others, and with a longer bound gives the same bits.
+#[test]
+fn bits_do_not_depend_on_the_batch() {
+    let c = Case::real(Element::Bf16, vec![100, 1000, 256, 257]);
+    let i = inputs(&c, 61);
+    let (all, _) = compute(&c, &i, 0..4, 1000, 61);
+    let row = c.query_heads * D;
+    for s in 0..4 {
+        let (alone, _) = compute(&c, &i, s..s + 1, c.counts[s], 62);
+        assert!(alone.iter().zip(&all[s * row..]).all(|(a, b)| a.to_bits() == b.to_bits()), "sequence {s}");
+        let (bound, _) = compute(&c, &i, s..s + 1, c.counts[s] + 20, 63);
+        assert!(alone.iter().zip(&bound).all(|(a, b)| a.to_bits() == b.to_bits()), "sequence {s}, a longer bound");
+    }
+}
+
+/// Keys and values far behind 4 GiB of a pool that takes memory only where it is touched.
+#[test]
+fn pages_beyond_four_gib() {
+    let mut random = Random(71);
+    let mut gpu = device(71);
+    let (count, page_stride) = (70usize, 2 * 64 * D);
+    // Pages of 128 KiB in F32.
+    let pool = gpu.allocate(5 << 30, Contents::Cache).unwrap();
+    let pages = [40_000u32, 20_000];
+    let table = words(&gpu, &pages);
+    let mut cache = Cache::new(&mut random, Element::F32, 1, &[count]);
+    cache.fill(&mut random, 0, count, 4.0);
+    for part in 0..2 {
+        for p in 0..count {
+            let row = &cache.values[cache.row(0, part, 0, p)];
+            let at = pages[p / 64] as u64 * page_stride as u64 + ((part * 64 + p % 64) * D) as u64;
+            let bytes: Vec<u8> = row.iter().flat_map(|v| v.to_ne_bytes()).collect();
+            gpu.upload(&pool, at * 4, &bytes).unwrap();
+        }
+    }
+    let q_values = random.values(D, 1.0 / 16.0);
+    let gates = random.values(4 * D, 4.0);
+    let q = floats(&gpu, &q_values, Contents::Activations);
+    let projections = floats(&gpu, &gates, Contents::Activations);
+    let (positions, out) = (words(&gpu, &[count as u32 - 1]), output(&gpu, D));
+    let a = AttentionDecode {
+        q: View::of(&q),
+        kv: KvPool {
+            pool: View::of(&pool),
+            element: Element::F32,
+            page_stride: page_stride as u64,
+            table: View::of(&table),
+            table_stride: 2,
+        },
+        positions: View::of(&positions),
+        longest: count as u32,
+        projections: View::of(&projections),
+        stride: 4 * D as u32,
+        out: View::of(&out),
+        scratch: View::of(&out),
+        sequences: 1,
+        query_heads: 1,
+        kv_heads: 1,
+    };
+    attention_decode(&mut gpu, &a).unwrap();
+    run(&mut gpu).unwrap();
+    assert_close(&read_f32(&gpu, &out), &attend(&cache, 0, 0, count, &q_values, &gates[D..2 * D]), 2e-5);
+}
+
+#[test]
+fn scratch_is_wanted_for_more_than_one_block() {
+    assert_eq!(attention_decode_scratch(3, 16, 256), 0);
+    assert_eq!(attention_decode_scratch(3, 16, 257), 3 * 16 * 2 * 258 * 4);
+    assert_eq!(spans(16384), 64);
+    assert_eq!(spans(16385), 64);
+    assert_eq!(spans(65536), 64);
+    assert_eq!(spans(262_144), 256);
+}
+
+#[test]
+#[should_panic(expected = "query heads on")]
+fn more_query_heads_than_a_group_holds_are_refused() {
+    let c = Case { query_heads: 9, kv_heads: 1, element: Element::F32, counts: vec![1], scale: 1.0 };
+    check(&c, 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn any_shape(group in 1usize..=8, kv_heads in 1usize..=2, counts in prop::collection::vec(1usize..600, 1..4), bf16: bool,
+                 seed in 1u32..1000) {
+        let element = if bf16 { Element::Bf16 } else { Element::F32 };
+        check(&Case { query_heads: group * kv_heads, kv_heads, element, counts, scale: 5.0 }, seed);
+    }
+}
