@@ -167,6 +167,17 @@ arg_structs! {
         /// Value heads.
         value_heads: u32,
     }
+    /// Of `gated_delta_chunk_prepare` and `gated_delta_chunk_scan`.
+    DeltaChunkArgs {
+        /// Rows.
+        tokens: u32,
+        /// Place of the first one in its block of 64.
+        first: u32,
+        /// Key (and query) heads.
+        key_heads: u32,
+        /// Value heads.
+        value_heads: u32,
+    }
     /// Of `gated_norm_*`.
     GatedNormArgs {
         /// Values from z of one row to z of the next.

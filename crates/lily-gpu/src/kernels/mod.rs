@@ -33,6 +33,7 @@ pub use attention_decode::{ATTENTION_BLOCK, AttentionDecode, attention_decode, a
 pub use attention_prefill::{AttentionPrefill, attention_prefill};
 pub use conv_silu::{ConvSilu, conv_silu};
 pub use embed_gather::{EMBED_PARTIALS, embed_gather};
+pub use gated_delta_chunk::{GatedDeltaChunk, gated_delta_chunk, gated_delta_chunk_scratch};
 pub use gated_norm::{GatedNorm, gated_norm};
 pub use grouped_gemm::{
     ExpertMap, GROUPED_ROWS, GroupedDown, GroupedGateUp, grouped_blocks, grouped_down, grouped_gate_up,

@@ -68,6 +68,11 @@ template <typename T> LILY_FN T simd_max(T x) {
   for (int m = 16; m; m /= 2) { T o = __shfl_xor_sync(0xffffffffu, x, m); x = x > o ? x : o; }
   return x;
 }
+template <typename T> LILY_FN T simd_min(T x) {
+#pragma unroll
+  for (int m = 16; m; m /= 2) { T o = __shfl_xor_sync(0xffffffffu, x, m); x = x < o ? x : o; }
+  return x;
+}
 
 // simdgroup_matrix: the element pair of a lane is row lane/4, columns 2*(lane%4) and +1 (the tensor core's C layout).
 // A 16-bit matrix loaded with transpose keeps the layout of memory and says so in tr (a constant once inlined):

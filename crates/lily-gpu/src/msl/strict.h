@@ -35,6 +35,7 @@ namespace precise { LILY_1(exp) LILY_1(log) LILY_1(sin) LILY_1(cos) LILY_1(tanh)
 namespace fast { LILY_1(exp) LILY_1(log) LILY_1(sin) LILY_1(cos) LILY_1(tanh) LILY_1(sqrt) LILY_1(rsqrt) }
 int min(int, int); uint min(uint, uint); float min(float, float); int max(int, int); uint max(uint, uint); float max(float, float);
 float fma(float, float, float); float4 fma(float4, float4, float4);
+float dot(float2, float2); float dot(float3, float3); float dot(float4, float4);
 enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };
 void threadgroup_barrier(mem_flags); void simdgroup_barrier(mem_flags);
 enum memory_order { memory_order_relaxed };
@@ -46,7 +47,7 @@ typedef atomic<uint> atomic_uint; typedef atomic<int> atomic_int; typedef atomic
   template <typename T> T atomic_load_explicit(const AS atomic<T>*, memory_order); \
   template <typename T> void atomic_store_explicit(AS atomic<T>*, T, memory_order);
 LILY_AT(LILY_AS_device) LILY_AT(LILY_AS_threadgroup)
-template <typename T> T simd_sum(T); template <typename T> T simd_max(T); template <typename T> T simd_shuffle(T, ushort);
+template <typename T> T simd_sum(T); template <typename T> T simd_max(T); template <typename T> T simd_min(T); template <typename T> T simd_shuffle(T, ushort);
 template <typename T> T simd_broadcast(T, ushort); template <typename T> T simd_shuffle_xor(T, ushort);
 template <typename T> T simd_shuffle_up(T, ushort); template <typename T> T simd_shuffle_down(T, ushort);
 template <typename T, int R, int C> struct simdgroup_matrix { T e[2]; vec<T, 2>& thread_elements(); };
