@@ -345,4 +345,24 @@ arg_structs! {
         /// Padding.
         unused: u32,
     }
+    /// Of `top_k_blocks` and `top_k_final`.
+    TopKArgs {
+        /// Ids that exist; logits from here on are padding.
+        vocab: u32,
+        /// Values from one row of logits to the next.
+        stride: u32,
+        /// Blocks a row is cut into.
+        blocks: u32,
+        /// How many are wanted.
+        k: u32,
+    }
+    /// Of `copy_slices`, in words of 16 bytes.
+    CopyArgs {
+        /// From one slice to the next.
+        from_stride: u64,
+        /// From one place to the next.
+        to_stride: u64,
+        /// Of a slice.
+        words: u64,
+    }
 }

@@ -32,6 +32,7 @@ pub use argmax::{ARGMAX_BLOCKS, Argmax, argmax};
 pub use attention_decode::{ATTENTION_BLOCK, AttentionDecode, attention_decode, attention_decode_scratch};
 pub use attention_prefill::{AttentionPrefill, attention_prefill};
 pub use conv_silu::{ConvSilu, conv_silu};
+pub use copy::{CopySlices, copy_slices};
 pub use embed_gather::{EMBED_PARTIALS, embed_gather};
 pub use gated_delta_chunk::{GatedDeltaChunk, gated_delta_chunk, gated_delta_chunk_scratch};
 pub use gated_norm::{GatedNorm, gated_norm};
@@ -46,6 +47,7 @@ pub use moe_route::{MoeRoute, moe_route};
 pub use moe_step::{MoeDownStep, MoeGateUpStep, moe_down_step, moe_gate_up_step, moe_partials};
 pub use qk_norm_rope::{QkNormRope, Rows, qk_norm_rope};
 pub use rms_norm::{NormOutputs, RmsNorm, rms_norm};
+pub use top_k::{TOP_K, TopK, top_k, top_k_scratch};
 
 use lily_checkpoint::Matrix;
 
