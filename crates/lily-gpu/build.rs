@@ -11,6 +11,7 @@ mod args;
 mod msl;
 #[cfg(feature = "emulated")]
 #[path = "src/shader.rs"]
+#[allow(dead_code)]
 mod shader;
 
 fn main() {
@@ -33,7 +34,7 @@ fn emulator() {
         .iter()
         .map(|s| msl::StructFields { name: s.name, fields: s.fields.iter().map(|f| f.0).collect() })
         .collect();
-    let mut source = shader::source() + shader::FAULTY;
+    let mut source = shader::whole_source() + shader::FAULTY;
     println!("cargo::rerun-if-env-changed=LILY_PLANT");
     if let Ok(plant) = std::env::var("LILY_PLANT") {
         // A fault for the tests to find: `old=>new` (tests/gpu/planted.sh).
@@ -67,6 +68,8 @@ fn emulator() {
         build
     };
     let (mut kernel_build, mut runtime) = (base(), base());
+    // A descriptor of a tensor operation is a template argument.
+    kernel_build.std("c++20");
     match std::env::var("LILY_SANITIZE").as_deref() {
         // The runtime is not instrumented: it tells the sanitizer what fibers are.
         Ok("thread") => {

@@ -11,7 +11,7 @@ use crate::msl::{Access, Kernel, Program};
 /// # Panics
 /// Where the source breaks a rule of the pass, which tests exclude.
 pub fn program() -> &'static Program {
-    static PROGRAM: LazyLock<Program> = LazyLock::new(|| match Program::parse(&crate::shader::source(), &[]) {
+    static PROGRAM: LazyLock<Program> = LazyLock::new(|| match Program::parse(&crate::shader::whole_source(), &[]) {
         Ok(program) => program,
         Err(e) => panic!("{e}"),
     });

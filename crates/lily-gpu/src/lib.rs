@@ -21,4 +21,4 @@ mod testing;
 
 pub use check::{check, program};
 pub use gpu::{Arg, Contents, Dispatched, Finished, Gpu, GpuError, Launch, Ticket, Traffic, check_range};
-pub use shader::source;
+pub use shader::{is_tensor, source, tensor_source};

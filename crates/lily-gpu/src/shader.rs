@@ -1,5 +1,6 @@
-//! The one shader source: shared definitions, argument structs and kernels, concatenated in a fixed order. Metal compiles
-//! it at run time, where no `#include` of our own can be resolved; the other devices take the same text through `msl`.
+//! The shader source: shared definitions, argument structs and kernels, concatenated in a fixed order. Metal compiles it at
+//! run time, where no `#include` of our own can be resolved; the other devices take the same text through `msl`. There are
+//! two libraries, as the kernels that use tensor operations need a newer Metal.
 
 use crate::args::STRUCTS;
 
@@ -35,17 +36,45 @@ const PARTS: &[(&str, &str)] = &[
 #[cfg(feature = "emulated")]
 pub const FAULTY: &str = concat!("#line 1 \"faulty.metal\"\n", include_str!("device/emulated/faulty.metal"));
 
-/// The whole text. `#line` directives make compilers name the part.
+/// Kernels whose matrix products are Metal 4 tensor operations. Their names end in `_tensor`.
+const TENSOR_PARTS: &[(&str, &str)] = &[
+    ("product_tensor.metal", include_str!("kernels/product_tensor.metal")),
+    ("products_tensor.metal", include_str!("kernels/products_tensor.metal")),
+];
+
+/// Parts of the first text that the second repeats.
+const SHARED_PARTS: &[&str] = &["common.metal", "product.metal", "affine_gemm.metal", "grouped_gemm.metal"];
+
+/// Whether a kernel stands in the second library.
+pub fn is_tensor(kernel: &str) -> bool {
+    kernel.ends_with("_tensor")
+}
+
+/// The text of the first library: every kernel but the tensor ones. Metal language 3.1.
 pub fn source() -> String {
-    let mut text = String::from(
-        "#include <metal_stdlib>\n#include <metal_simdgroup>\n#include <metal_simdgroup_matrix>\n\
-         #include <metal_atomic>\nusing namespace metal;\n#line 1 \"args\"\n",
-    );
-    for s in STRUCTS {
-        text += &s.msl();
-    }
-    for (name, part) in PARTS {
-        text += &format!("#line 1 \"{name}\"\n{part}");
-    }
-    text
+    let head = "#include <metal_stdlib>\n#include <metal_simdgroup>\n#include <metal_simdgroup_matrix>\n\
+                #include <metal_atomic>\nusing namespace metal;\n";
+    head.to_string() + &arguments() + &joined(PARTS.iter())
+}
+
+/// The text of the second library, which stands alone: Metal language 4.0. A device or system without it runs the first.
+pub fn tensor_source() -> String {
+    let head = "#include <metal_stdlib>\n#include <metal_simdgroup>\n#include <metal_tensor>\n\
+                #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\nusing namespace metal;\n";
+    let shared = PARTS.iter().filter(|part| SHARED_PARTS.contains(&part.0));
+    head.to_string() + &arguments() + &joined(shared.chain(TENSOR_PARTS))
+}
+
+/// All kernels in one text, for the signatures and for the emulator.
+pub fn whole_source() -> String {
+    source() + &joined(TENSOR_PARTS.iter())
+}
+
+fn arguments() -> String {
+    "#line 1 \"args\"\n".to_string() + &STRUCTS.iter().map(|s| s.msl()).collect::<String>()
+}
+
+/// `#line` directives make compilers name the part.
+fn joined<'a>(parts: impl Iterator<Item = &'a (&'a str, &'a str)>) -> String {
+    parts.map(|(name, part)| format!("#line 1 \"{name}\"\n{part}")).collect()
 }

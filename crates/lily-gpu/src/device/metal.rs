@@ -1,5 +1,8 @@
 //! Metal through `objc2-metal`. The shader is compiled from its source when the device is opened; pipelines are compiled at
 //! their first use and kept. Buffers are shared memory, on Apple silicon the only kind that needs no copy.
+//!
+//! The kernels that use tensor operations are a library of their own, opened where GPU and system have them and the GPU holds
+//! operands as the kernels expect; else the reason is kept and everything runs without.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
@@ -9,16 +12,18 @@ use std::time::Duration;
 use lily_checkpoint::Bytes;
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
-use objc2_foundation::NSString;
+use objc2_foundation::{NSOperatingSystemVersion, NSProcessInfo, NSString};
 use objc2_metal::{
     MTLBuffer, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandEncoder, MTLCommandQueue, MTLCompileOptions,
     MTLComputeCommandEncoder, MTLComputePipelineState, MTLCreateSystemDefaultDevice, MTLDataType, MTLDevice,
-    MTLDispatchType, MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLResourceOptions,
-    MTLSize,
+    MTLDispatchType, MTLFunctionConstantValues, MTLGPUFamily, MTLLanguageVersion, MTLLibrary, MTLMathMode,
+    MTLResourceOptions, MTLSize,
 };
 
 use crate::check::{check, program};
 use crate::gpu::{Arg, Contents, Dispatched, Finished, Gpu, GpuError, Launch, Ticket, check_range};
+use crate::kernels::{Body, tensor_layout};
+use crate::shader::is_tensor;
 
 type Object<T> = Retained<ProtocolObject<T>>;
 
@@ -27,6 +32,8 @@ pub struct Metal {
     device: Object<dyn MTLDevice>,
     queue: Object<dyn MTLCommandQueue>,
     library: Object<dyn MTLLibrary>,
+    /// The kernels with tensor operations, or why there are none.
+    tensor: Result<Object<dyn MTLLibrary>, String>,
     pipelines: HashMap<(&'static str, Vec<(usize, u32)>), Object<dyn MTLComputePipelineState>>,
     open: Option<Open>,
     committed: BTreeMap<Ticket, (Object<dyn MTLCommandBuffer>, Vec<Dispatched>)>,
@@ -66,24 +73,39 @@ impl Metal {
         let device =
             MTLCreateSystemDefaultDevice().ok_or_else(|| GpuError::Device("this Mac has no Metal device".into()))?;
         let queue = device.newCommandQueue().ok_or_else(|| GpuError::Device("Metal gives no command queue".into()))?;
-        let options = MTLCompileOptions::new();
-        // The first version with bfloat is 3.1. Safe mathematics: a kernel's NaN and rounding are those that tests see.
-        options.setLanguageVersion(MTLLanguageVersion::Version3_1);
-        options.setMathMode(MTLMathMode::Safe);
-        let library = device
-            .newLibraryWithSource_options_error(&NSString::from_str(&crate::source()), Some(&options))
-            .map_err(|e| GpuError::Shader(e.localizedDescription().to_string()))?;
+        // The first version with bfloat is 3.1.
+        let library = compile(&device, &crate::source(), MTLLanguageVersion::Version3_1).map_err(GpuError::Shader)?;
+        let tensor = tensor_library(&device);
         let page = page_size();
-        Ok(Self {
+        let mut metal = Self {
             device,
             queue,
             library,
+            tensor,
             pipelines: HashMap::new(),
             open: None,
             committed: BTreeMap::new(),
             next: 0,
             page,
-        })
+        };
+        if metal.tensor.is_ok() {
+            match tensor_layout(&mut metal) {
+                Ok(true) => {}
+                Ok(false) => metal.tensor = Err("this GPU holds the operands of tensor operations otherwise".into()),
+                Err(e) => metal.tensor = Err(e.to_string()),
+            }
+        }
+        Ok(metal)
+    }
+
+    /// What prefill's products should multiply with.
+    pub fn body(&self) -> Body {
+        if self.tensor.is_ok() { Body::Tensor } else { Body::Simdgroup }
+    }
+
+    /// Why [`Metal::body`] is not [`Body::Tensor`].
+    pub fn without_tensor(&self) -> Option<&str> {
+        self.tensor.as_ref().err().map(String::as_str)
     }
 
     fn pipeline(
@@ -113,10 +135,13 @@ impl Metal {
         }
         let error =
             |e: Retained<objc2_foundation::NSError>| GpuError::launch(kernel, e.localizedDescription().to_string());
-        let function = self
-            .library
-            .newFunctionWithName_constantValues_error(&NSString::from_str(kernel), &given)
-            .map_err(error)?;
+        let library = match &self.tensor {
+            _ if !is_tensor(kernel) => &self.library,
+            Ok(library) => library,
+            Err(reason) => return Err(GpuError::launch(kernel, reason.as_str())),
+        };
+        let function =
+            library.newFunctionWithName_constantValues_error(&NSString::from_str(kernel), &given).map_err(error)?;
         let pipeline = self.device.newComputePipelineStateWithFunction_error(&function).map_err(error)?;
         self.pipelines.insert(key, pipeline.clone());
         Ok(pipeline)
@@ -151,6 +176,32 @@ impl Metal {
             unsafe { self.device.newBufferWithBytesNoCopy_length_options_deallocator(pointer, length, mode, None) }?;
         Some(Buffer { metal, start: (address - first) as u64, size: host.len() as u64, host: Some(host.clone()) })
     }
+}
+
+/// A library from its text. Safe mathematics: a kernel's NaN and rounding are those that tests see.
+fn compile(
+    device: &ProtocolObject<dyn MTLDevice>,
+    text: &str,
+    version: MTLLanguageVersion,
+) -> Result<Object<dyn MTLLibrary>, String> {
+    let options = MTLCompileOptions::new();
+    options.setLanguageVersion(version);
+    options.setMathMode(MTLMathMode::Safe);
+    device
+        .newLibraryWithSource_options_error(&NSString::from_str(text), Some(&options))
+        .map_err(|e| e.localizedDescription().to_string())
+}
+
+/// The kernels with tensor operations. Operands made in registers came with macOS 26.2; the hardware with the tenth family.
+fn tensor_library(device: &ProtocolObject<dyn MTLDevice>) -> Result<Object<dyn MTLLibrary>, String> {
+    if !device.supportsFamily(MTLGPUFamily::Apple10) {
+        return Err("this GPU has no hardware for tensor operations".into());
+    }
+    let version = NSOperatingSystemVersion { majorVersion: 26, minorVersion: 2, patchVersion: 0 };
+    if !NSProcessInfo::processInfo().isOperatingSystemAtLeastVersion(version) {
+        return Err("tensor operations need macOS 26.2".into());
+    }
+    compile(device, &crate::tensor_source(), MTLLanguageVersion::Version4_0)
 }
 
 fn page_size() -> usize {

@@ -1,6 +1,6 @@
 // y = x · Wᵀ for any number of rows of x (product.metal); up to four matrices that share x in one dispatch, their outputs
-// side by side in a row of y. A threadgroup takes BM rows and 64 outputs. Grid: (blocks of all matrices, blocks of rows),
-// threads: PRODUCT_THREADS. Neighbouring threadgroups share rows of x and walk through W, which is the larger.
+// side by side in a row of y. A threadgroup takes BM rows and Body::columns() outputs. Grid: (blocks of all matrices, blocks
+// of rows), threads: PRODUCT_THREADS. Neighbouring threadgroups share rows of x and walk through W, which is the larger.
 struct GemmOutput {
   device float* y;
   uint stride;
@@ -11,7 +11,7 @@ template <typename Body, typename T, int BM>
 inline void gemm_block(
     Weights m, uint matrix, uint rows, uint block, uint before, device const T* x, device float* y,
     constant GemmArgs& args, uint row_block, threadgroup uint4* memory, uint tid, uint sg, uint lane) {
-  const uint row0 = row_block * BM, column0 = block * PRODUCT_COLUMNS;
+  const uint row0 = row_block * BM, column0 = block * Body::columns();
   RowsApart<T> from;
   from.x = x + ulong(row0) * args.x_stride;
   from.stride = args.x_stride;
@@ -19,7 +19,7 @@ inline void gemm_block(
   w.first = m;
   w.second = m;
   w.row0 = column0;
-  w.live = min(rows - column0, PRODUCT_COLUMNS);
+  w.live = min(rows - column0, Body::columns());
   GemmOutput to;
   to.y = y + ulong(row0) * args.y_stride + before + column0;
   to.stride = args.y_stride;

@@ -4,8 +4,6 @@ use super::{Body, DeviceMatrix, Element, View, need};
 use crate::args::GemmArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
-/// Outputs of a threadgroup, `PRODUCT_COLUMNS` of the shader.
-pub(super) const COLUMNS: u32 = 64;
 /// Threads of a threadgroup, `PRODUCT_THREADS` of the shader.
 pub(super) const THREADS: u32 = 128;
 /// Rows of a block, and up to how many rows the kernels with smaller blocks take.
@@ -33,7 +31,7 @@ pub struct AffineGemm<'a, B> {
     pub y_stride: u32,
 }
 
-/// y = x times each matrix transposed. A row of y is the same, bit for bit, whatever `rows` is.
+/// y = x times each matrix transposed. With one body a row of y is the same, bit for bit, whatever `rows` is.
 ///
 /// # Errors
 /// Of [`Gpu::encode`].
@@ -58,7 +56,7 @@ pub fn affine_gemm<G: Gpu>(gpu: &mut G, a: &AffineGemm<'_, G::Buffer>) -> Result
         assert!(m.rows > 0 && matches!(m.bits, 4 | 8 | 16), "{} rows, {} bits", m.rows, m.bits);
         args.bits |= m.bits << (8 * i);
         (first[i], counts[i]) = (groups, m.rows);
-        groups += m.rows.div_ceil(COLUMNS);
+        groups += m.rows.div_ceil(a.body.of(a.element).columns());
     }
     [args.rows0, args.rows1, args.rows2, args.rows3] = counts;
     [_, args.group1, args.group2, args.group3] = first;
@@ -71,17 +69,16 @@ pub fn affine_gemm<G: Gpu>(gpu: &mut G, a: &AffineGemm<'_, G::Buffer>) -> Result
         bound.extend([Arg::Buffer(&m.codes, 0), Arg::Buffer(&m.scales, 0), Arg::Buffer(&m.biases, 0)]);
     }
     bound.extend([a.x.arg(), a.y.arg(), Arg::Value(&args)]);
-    let short = a.rows <= ROWS[0];
+    let (names, block) = if a.rows <= ROWS[0] {
+        (["affine_gemm_short_f32", "affine_gemm_short_bf16", "affine_gemm_short_bf16_tensor"], ROWS[0])
+    } else {
+        (["affine_gemm_f32", "affine_gemm_bf16", "affine_gemm_bf16_tensor"], ROWS[1])
+    };
     gpu.encode(&Launch {
-        kernel: match (a.body, a.element, short) {
-            (Body::Simdgroup, Element::F32, false) => "affine_gemm_f32",
-            (Body::Simdgroup, Element::F32, true) => "affine_gemm_short_f32",
-            (Body::Simdgroup, Element::Bf16, false) => "affine_gemm_bf16",
-            (Body::Simdgroup, Element::Bf16, true) => "affine_gemm_short_bf16",
-        },
+        kernel: a.body.kernel(a.element, names),
         constants: &[],
         args: &bound,
-        groups: [groups, a.rows.div_ceil(if short { ROWS[0] } else { ROWS[1] }), 1],
+        groups: [groups, a.rows.div_ceil(block), 1],
         threads: [THREADS, 1, 1],
     })
 }

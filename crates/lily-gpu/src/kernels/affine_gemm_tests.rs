@@ -79,7 +79,8 @@ impl Case {
     }
 }
 
-const BODIES: [(Body, Element); 2] = [(Body::Simdgroup, Element::F32), (Body::Simdgroup, Element::Bf16)];
+const BODIES: [(Body, Element); 3] =
+    [(Body::Simdgroup, Element::F32), (Body::Simdgroup, Element::Bf16), (Body::Tensor, Element::Bf16)];
 
 #[test]
 fn the_real_shapes_in_part() {
@@ -113,19 +114,21 @@ fn every_width_of_weights_and_outputs_on_both_sides_of_a_block() {
     }
 }
 
-/// Each matrix is loaded once for each block of rows.
+/// Each matrix is loaded once for each block of rows; by tensor operations four lanes load the scale of their row.
 #[test]
 fn weights_are_loaded_once_a_block() {
-    for (rows, blocks) in [(32, 1), (64, 1), (65, 2)] {
-        let case = Case::new(Body::Simdgroup, Element::Bf16, 192, &[(70, 4), (33, 8), (5, 16)], rows, 7);
-        let done = case.check(3);
-        let loaded = |argument: usize| done.dispatches[0].traffic[argument].bytes();
-        for (i, m) in case.matrices.iter().enumerate() {
-            let values = (m.rows() * m.cols()) as u64;
-            let bits = [4, 8, 16][i];
-            assert_eq!(loaded(3 * i), blocks * values * bits / 8);
-            let scales = if bits == 16 { 0 } else { blocks * values / 64 * 2 };
-            assert_eq!((loaded(3 * i + 1), loaded(3 * i + 2)), (scales, scales));
+    for (body, times) in [(Body::Simdgroup, 1), (Body::Tensor, 4)] {
+        for (rows, blocks) in [(32, 1), (64, 1), (65, 2)] {
+            let case = Case::new(body, Element::Bf16, 192, &[(70, 4), (33, 8), (5, 16)], rows, 7);
+            let done = case.check(3);
+            let loaded = |argument: usize| done.dispatches[0].traffic[argument].bytes();
+            for (i, m) in case.matrices.iter().enumerate() {
+                let values = (m.rows() * m.cols()) as u64;
+                let bits = [4, 8, 16][i];
+                assert_eq!(loaded(3 * i), blocks * values * bits / 8);
+                let scales = if bits == 16 { 0 } else { blocks * values / 64 * 2 * times };
+                assert_eq!((loaded(3 * i + 1), loaded(3 * i + 2)), (scales, scales));
+            }
         }
     }
 }

@@ -62,7 +62,7 @@ inline WeightBlock expert_rows(
     threadgroup uint4 memory[MEMORY];                                                                          \
     const uint expert = block_expert[group.y];                                                                 \
     if (expert == NO_EXPERT) return; /* the whole threadgroup */                                               \
-    const uint first = block_first[group.y], column0 = group.x * (PRODUCT_COLUMNS / 2);                        \
+    const uint first = block_first[group.y], column0 = group.x * (BODY::columns() / 2);                        \
     Weights gate, up;                                                                                          \
     gate.codes = gate_codes, gate.scales = gate_scales, gate.biases = gate_biases;                             \
     up.codes = up_codes, up.scales = up_scales, up.biases = up_biases;                                         \
@@ -71,7 +71,7 @@ inline WeightBlock expert_rows(
     SwigluOutput<T> to;                                                                                        \
     to.out = out + ulong(first) * args.outputs + column0, to.stride = args.outputs;                            \
     BODY::template product_pair<T, GROUPED_ROWS>(                                                              \
-        from, block_end[group.y] - first, expert_rows(gate, up, expert, column0, PRODUCT_COLUMNS / 2, args),   \
+        from, block_end[group.y] - first, expert_rows(gate, up, expert, column0, BODY::columns() / 2, args),   \
         args.columns, args.bits, to, memory, tid, sg, lane);                                                   \
   }
 
@@ -92,7 +92,7 @@ inline WeightBlock expert_rows(
     threadgroup uint4 memory[MEMORY];                                                                          \
     const uint expert = block_expert[group.y];                                                                 \
     if (expert == NO_EXPERT) return; /* the whole threadgroup */                                               \
-    const uint first = block_first[group.y], column0 = group.x * PRODUCT_COLUMNS;                              \
+    const uint first = block_first[group.y], column0 = group.x * BODY::columns();                              \
     Weights m;                                                                                                 \
     m.codes = codes, m.scales = scales, m.biases = biases;                                                     \
     RowsApart<T> from;                                                                                         \
@@ -100,7 +100,7 @@ inline WeightBlock expert_rows(
     WeightedOutput to;                                                                                         \
     to.y = y + column0, to.order = order + first, to.weights = weights, to.stride = args.outputs;              \
     BODY::template product<T, GROUPED_ROWS>(                                                                   \
-        from, block_end[group.y] - first, expert_rows(m, m, expert, column0, PRODUCT_COLUMNS, args),           \
+        from, block_end[group.y] - first, expert_rows(m, m, expert, column0, BODY::columns(), args),           \
         args.columns, args.bits, to, memory, tid, sg, lane);                                                   \
   }
 
@@ -116,7 +116,7 @@ inline WeightBlock expert_rows(
       uint tid [[thread_index_in_threadgroup]], uint sg [[simdgroup_index_in_threadgroup]],                    \
       uint lane [[thread_index_in_simdgroup]]) {                                                               \
     threadgroup uint4 memory[MEMORY];                                                                          \
-    const uint first = group.y * BM, column0 = group.x * (PRODUCT_COLUMNS / 2);                                \
+    const uint first = group.y * BM, column0 = group.x * (BODY::columns() / 2);                                \
     Weights gate, up;                                                                                          \
     gate.codes = gate_codes, gate.scales = gate_scales, gate.biases = gate_biases;                             \
     up.codes = up_codes, up.scales = up_scales, up.biases = up_biases;                                         \
@@ -125,6 +125,6 @@ inline WeightBlock expert_rows(
     SwigluOutput<T> to;                                                                                        \
     to.out = out + ulong(first) * args.outputs + column0, to.stride = args.outputs;                            \
     BODY::template product_pair<T, BM>(                                                                        \
-        from, min(args.tokens - first, uint(BM)), expert_rows(gate, up, 0, column0, PRODUCT_COLUMNS / 2, args), \
+        from, min(args.tokens - first, uint(BM)), expert_rows(gate, up, 0, column0, BODY::columns() / 2, args), \
         args.columns, args.bits, to, memory, tid, sg, lane);                                                   \
   }

@@ -1,6 +1,6 @@
 //! The experts' products in prefill, over rows sorted by expert, and the shared expert's (`docs/model.md §4.6`).
 
-use super::affine_gemm::{AffineGemm, COLUMNS, THREADS, affine_gemm, need_rows};
+use super::affine_gemm::{AffineGemm, THREADS, affine_gemm, need_rows};
 use super::{Body, DeviceMatrix, Element, View, need};
 use crate::args::GroupedArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
@@ -63,7 +63,7 @@ pub struct GroupedGateUp<'a, B> {
     pub out: View<'a, B>,
 }
 
-/// out = silu(gate_e · x_t) ⊙ (up_e · x_t) for each sorted row, e its expert and t its token. A row is the same, bit for bit,
+/// out = silu(gate_e · x_t) ⊙ (up_e · x_t) for each sorted row, e its expert and t its token. With one body a row is the same, bit for bit,
 /// whatever the others are.
 ///
 /// # Errors
@@ -81,24 +81,23 @@ pub fn grouped_gate_up<G: Gpu>(gpu: &mut G, g: &GroupedGateUp<'_, G::Buffer>) ->
         bound.extend([Arg::Buffer(&m.codes, 0), Arg::Buffer(&m.scales, 0), Arg::Buffer(&m.biases, 0)]);
     }
     bound.push(g.x.arg());
-    let blocks = match &g.map {
+    let (names, blocks) = match &g.map {
         Some(m) => {
             bound.extend([m.order.arg(), m.block_expert.arg(), m.block_first.arg(), m.block_end.arg()]);
-            m.check(gpu, assignments)
+            let names = ["grouped_gate_up_f32", "grouped_gate_up_bf16", "grouped_gate_up_bf16_tensor"];
+            (names, m.check(gpu, assignments))
         }
-        None => g.tokens.div_ceil(SHARED_ROWS),
+        None => {
+            let names = ["shared_gate_up_f32", "shared_gate_up_bf16", "shared_gate_up_bf16_tensor"];
+            (names, g.tokens.div_ceil(SHARED_ROWS))
+        }
     };
     bound.extend([g.out.arg(), Arg::Value(&bytes)]);
     gpu.encode(&Launch {
-        kernel: match (g.body, g.element, g.map.is_some()) {
-            (Body::Simdgroup, Element::F32, true) => "grouped_gate_up_f32",
-            (Body::Simdgroup, Element::F32, false) => "shared_gate_up_f32",
-            (Body::Simdgroup, Element::Bf16, true) => "grouped_gate_up_bf16",
-            (Body::Simdgroup, Element::Bf16, false) => "shared_gate_up_bf16",
-        },
+        kernel: g.body.kernel(g.element, names),
         constants: &[],
         args: &bound,
-        groups: [args.outputs.div_ceil(COLUMNS / 2), blocks, 1],
+        groups: [args.outputs.div_ceil(g.body.of(g.element).columns() / 2), blocks, 1],
         threads: [THREADS, 1, 1],
     })
 }
@@ -121,8 +120,8 @@ pub struct GroupedDown<'a, B> {
     pub y: View<'a, B>,
 }
 
-/// y = w_a · (down_e · x_r) at row a = order\[r\] for each sorted row r, e its expert; of the shared expert down · x_r at row r. A
-/// row is the same, bit for bit, whatever the others are.
+/// y = w_a · (down_e · x_r) at row a = order\[r\] for each sorted row r, e its expert; of the shared expert down · x_r at row r. With one
+/// body a row is the same, bit for bit, whatever the others are.
 ///
 /// # Errors
 /// Of [`Gpu::encode`].
@@ -147,10 +146,7 @@ pub fn grouped_down<G: Gpu>(gpu: &mut G, g: &GroupedDown<'_, G::Buffer>) -> Resu
     need(gpu, g.y, u64::from(assignments) * u64::from(args.outputs), 4, "products of down");
     let blocks = map.check(gpu, assignments);
     gpu.encode(&Launch {
-        kernel: match (g.body, g.element) {
-            (Body::Simdgroup, Element::F32) => "grouped_down_f32",
-            (Body::Simdgroup, Element::Bf16) => "grouped_down_bf16",
-        },
+        kernel: g.body.kernel(g.element, ["grouped_down_f32", "grouped_down_bf16", "grouped_down_bf16_tensor"]),
         constants: &[],
         args: &[
             Arg::Buffer(&g.down.codes, 0),
@@ -165,7 +161,7 @@ pub fn grouped_down<G: Gpu>(gpu: &mut G, g: &GroupedDown<'_, G::Buffer>) -> Resu
             g.y.arg(),
             Arg::Value(&args.to_bytes()),
         ],
-        groups: [args.outputs.div_ceil(COLUMNS), blocks, 1],
+        groups: [args.outputs.div_ceil(g.body.of(g.element).columns()), blocks, 1],
         threads: [THREADS, 1, 1],
     })
 }

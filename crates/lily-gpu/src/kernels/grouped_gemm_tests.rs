@@ -6,7 +6,8 @@ use crate::device::emulated::{Buffer, Emulated};
 use crate::gpu::{Contents, Finished};
 use crate::testing::*;
 
-const BODIES: [(Body, Element); 2] = [(Body::Simdgroup, Element::F32), (Body::Simdgroup, Element::Bf16)];
+const BODIES: [(Body, Element); 3] =
+    [(Body::Simdgroup, Element::F32), (Body::Simdgroup, Element::Bf16), (Body::Tensor, Element::Bf16)];
 
 /// The experts of a layer and a few tokens.
 struct Layer {

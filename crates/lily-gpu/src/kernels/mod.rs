@@ -24,6 +24,7 @@ mod moe_route;
 mod moe_step;
 mod qk_norm_rope;
 mod rms_norm;
+mod tensor_layout;
 mod top_k;
 
 pub use affine_gemm::{AffineGemm, affine_gemm};
@@ -47,6 +48,7 @@ pub use moe_route::{MoeRoute, moe_route};
 pub use moe_step::{MoeDownStep, MoeGateUpStep, moe_down_step, moe_gate_up_step, moe_partials};
 pub use qk_norm_rope::{QkNormRope, Rows, qk_norm_rope};
 pub use rms_norm::{NormOutputs, RmsNorm, rms_norm};
+pub use tensor_layout::tensor_layout;
 pub use top_k::{TOP_K, TopK, top_k, top_k_scratch};
 
 use lily_checkpoint::Matrix;
@@ -116,6 +118,35 @@ impl Element {
 pub enum Body {
     /// `simdgroup_matrix` 8×8, on every device.
     Simdgroup,
+    /// Metal 4 tensor operations, where the device has them; inputs of [`Element::F32`] are left to [`Body::Simdgroup`].
+    Tensor,
+}
+
+impl Body {
+    /// What multiplies inputs of `element`.
+    fn of(self, element: Element) -> Self {
+        match element {
+            Element::F32 => Self::Simdgroup,
+            Element::Bf16 => self,
+        }
+    }
+
+    /// Outputs of a threadgroup, `columns()` of the body in the shader.
+    fn columns(self) -> u32 {
+        match self {
+            Self::Simdgroup => 64,
+            Self::Tensor => 128,
+        }
+    }
+
+    /// A kernel's name by body and element.
+    fn kernel(self, element: Element, [f32, bf16, tensor]: [&'static str; 3]) -> &'static str {
+        match (self, element) {
+            (_, Element::F32) => f32,
+            (Self::Simdgroup, Element::Bf16) => bf16,
+            (Self::Tensor, Element::Bf16) => tensor,
+        }
+    }
 }
 
 /// A weight matrix on the device, `[rows × cols]`: codes, scales and biases as in the checkpoint, or BF16 values.

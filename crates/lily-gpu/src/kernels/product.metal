@@ -2,19 +2,18 @@
 // grouped_gemm.metal are written against this interface, and a body implements it for a kind of matrix hardware:
 //
 //   Body::product<T, BM>(x, rows, w, depth, bits, visit, memory, tid, sg, lane)
-//     accumulates x[r] · W[c] over all of `depth` for r < rows ≤ BM and c < w.live ≤ 64, then calls visit.put(r, c, value)
-//     once for each of them.
+//     accumulates x[r] · W[c] over all of `depth`, a multiple of 64, for r < rows ≤ BM and c < w.live ≤ Body::columns(), then
+//     calls visit.put(r, c, value) once for each of them.
 //   Body::product_pair<T, BM>(…)
-//     does so for two matrices at once, c < w.live ≤ 32, and calls visit.put(r, c, first, second).
+//     does so for two matrices at once, c < w.live ≤ Body::columns() / 2, and calls visit.put(r, c, first, second).
 //
 // T: type of x and of W as multiplied: float, or bfloat (then a dequantised weight is rounded to it once). Sums are F32. The
-// sum of an element takes its columns in ascending order whatever the rows, the block and the place in it: a row's bits
-// depend on nothing but the row.
+// sum of an element takes its columns in one order whatever the rows, the block and the place in it: with one body, a row's
+// bits depend on nothing but the row.
 //
 // X has `device const T* row(uint r)`: where row r of the block begins, 16-byte aligned.
 // All threads of a threadgroup (PRODUCT_THREADS) call it with the same block; `memory` is threadgroup memory of the body's size.
 #define PRODUCT_THREADS 128
-#define PRODUCT_COLUMNS 64u // of a block; of a block of pairs: half of them each
 
 // A matrix [rows × depth]: codes of 4 or 8 bits with a scale and a bias for each 64, or BF16 values.
 struct Weights {

@@ -25,6 +25,8 @@ inline void stage4(threadgroup bfloat* to, thread const float* v) {
 struct SimdgroupBody {
   typedef simdgroup_matrix<float, 8, 8> Sums;
 
+  static constexpr uint columns() { return 64u; }
+
   // Where 8×8 tile j of a simdgroup lies among the staged columns. Of pairs the first two tiles belong to the first
   // matrix and the last two to the second, so that a simdgroup holds both values of a pair.
   static uint column(bool pair, uint half_, uint j) {

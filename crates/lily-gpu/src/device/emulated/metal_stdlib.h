@@ -117,6 +117,9 @@ template <typename T> LILY_FN void atomic_store_explicit(lily_device<atomic<T>> 
 
 #include "simdgroup.h"
 } // namespace metal
+#if __cplusplus >= 202002L
+#include "tensor_ops.h"
+#endif
 
 // A thread's place, and what a kernel's built-in arguments are made of.
 struct LilyThread {

@@ -19,11 +19,12 @@ use ffi::{LilyArguments, LilyBuffer, LilyKernel, LilySetting};
 
 /// The shader source and the faulty kernels that the emulator's own tests run.
 fn program() -> &'static Program {
-    static PROGRAM: LazyLock<Program> =
-        LazyLock::new(|| match Program::parse(&format!("{}{}", crate::source(), crate::shader::FAULTY), &[]) {
+    static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
+        match Program::parse(&format!("{}{}", crate::shader::whole_source(), crate::shader::FAULTY), &[]) {
             Ok(program) => program,
             Err(e) => panic!("{e}"),
-        });
+        }
+    });
     &PROGRAM
 }
 

@@ -1,0 +1,89 @@
+//! Whether a device keeps the operands of tensor operations where the kernels with [`super::Body::Tensor`] expect them.
+
+use super::View;
+use crate::gpu::{Contents, Gpu, GpuError, Launch};
+
+const LANES: u32 = 32;
+/// Elements that a lane holds of the left operand, the right one and the destination.
+const ELEMENTS: [u32; 3] = [8, 16, 16];
+/// Two indices for each of a lane's elements.
+const VALUES: u32 = 2 * (ELEMENTS[0] + ELEMENTS[1] + ELEMENTS[2]);
+
+/// Runs `layout_tensor` in a command buffer of its own; nothing else may be encoded.
+///
+/// # Errors
+/// Of the device.
+pub fn tensor_layout<G: Gpu>(gpu: &mut G) -> Result<bool, GpuError> {
+    let bytes = 4 * LANES * VALUES;
+    let out = gpu.allocate(bytes.into(), Contents::Activations)?;
+    gpu.encode(&Launch {
+        kernel: "layout_tensor",
+        constants: &[],
+        args: &[View::of(&out).arg()],
+        groups: [1, 1, 1],
+        threads: [LANES, 1, 1],
+    })?;
+    let ticket = gpu.commit()?;
+    let _ = gpu.wait(ticket)?;
+    let mut found = vec![0; bytes as usize];
+    gpu.read(&out, 0, &mut found)?;
+    Ok(found == expected())
+}
+
+/// The indices as `product_tensor.metal` assumes them, innermost first.
+fn expected() -> Vec<u8> {
+    let mut out = Vec::new();
+    for lane in 0..LANES {
+        let (row, column) = ((lane & 16) >> 2 | lane >> 1 & 3, (lane & 8) | (lane & 1) << 2);
+        for (operand, count) in ELEMENTS.into_iter().enumerate() {
+            for e in 0..count {
+                let (row, column, second) = (row + e % 8 / 4 * 8, column + e % 4, e / 8 * 16);
+                // The right operand's second half is 16 rows of W on, the destination's 16 columns.
+                let index = if operand == 1 { [column, row + second] } else { [column + second, row] };
+                out.extend(index.into_iter().flat_map(u32::to_ne_bytes));
+            }
+        }
+    }
+    out
+}
+
+#[cfg(all(test, feature = "emulated"))]
+mod tests {
+    use super::*;
+    use crate::msl::Program;
+
+    #[test]
+    fn the_emulator_has_the_layout() {
+        assert!(tensor_layout(&mut crate::testing::device(1)).unwrap());
+    }
+
+    /// Each element of the three operands is in one lane.
+    #[test]
+    fn the_layout_is_a_whole_one() {
+        let words: Vec<u32> = expected().chunks_exact(4).map(|c| u32::from_ne_bytes(c.try_into().unwrap())).collect();
+        for (first, count, size) in [(0, 8, [16, 16]), (16, 16, [16, 32]), (48, 16, [32, 16])] {
+            let mut seen = vec![0; size[0] * size[1]];
+            for lane in words.chunks_exact(VALUES as usize) {
+                for index in lane[first..first + 2 * count].chunks_exact(2) {
+                    seen[index[1] as usize * size[0] + index[0] as usize] += 1;
+                }
+            }
+            assert!(seen.iter().all(|&n| n == 1), "{first}: {seen:?}");
+        }
+    }
+
+    /// Metal compiles the two texts apart: each must be whole, and hold its kernels only.
+    #[test]
+    fn the_two_libraries_share_no_kernel() {
+        let of = |text: &str| Program::parse(text, &[]).unwrap();
+        let (first, second) = (of(&crate::source()), of(&crate::tensor_source()));
+        assert!(first.kernels().iter().all(|k| !crate::is_tensor(&k.name)));
+        assert!(second.kernels().iter().all(|k| crate::is_tensor(&k.name)));
+        assert_eq!(first.kernels().len() + second.kernels().len(), crate::program().kernels().len());
+        // A tensor kernel takes its twin's arguments.
+        for k in second.kernels().iter().filter(|k| k.name != "layout_tensor") {
+            let twin = first.kernel(k.name.trim_end_matches("_tensor")).unwrap();
+            assert_eq!(twin.arguments, k.arguments, "{}", k.name);
+        }
+    }
+}
