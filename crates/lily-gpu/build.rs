@@ -16,6 +16,8 @@ mod shader;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    // Set with LILY_SANITIZE: tests of large shapes are then left out (tests/gpu/sanitize.sh).
+    println!("cargo::rustc-check-cfg=cfg(sanitized)");
     #[cfg(feature = "emulated")]
     emulator();
 }
@@ -70,19 +72,45 @@ fn emulator() {
     let (mut kernel_build, mut runtime) = (base(), base());
     // A descriptor of a tensor operation is a template argument.
     kernel_build.std("c++20");
+    let sanitized = std::env::var("LILY_SANITIZE").is_ok_and(|s| !s.is_empty());
+    if sanitized {
+        // Quicker to compile, and what a sanitizer looks for is less likely to be optimised away.
+        kernel_build.opt_level(1);
+        println!("cargo::rustc-cfg=sanitized");
+    }
     match std::env::var("LILY_SANITIZE").as_deref() {
         // The runtime is not instrumented: it tells the sanitizer what fibers are.
         Ok("thread") => {
+            link_runtimes(&["tsan"]);
             kernel_build.flag("-fsanitize=thread").define("LILY_TSAN", None);
             runtime.define("LILY_TSAN", None);
         }
         Ok("address") => {
+            link_runtimes(&["asan", "ubsan"]);
             for build in [&mut kernel_build, &mut runtime] {
                 build.flag("-fsanitize=address,undefined").flag("-fno-sanitize-recover=all").define("LILY_ASAN", None);
             }
         }
-        _ => {}
+        Ok("") | Err(_) => {}
+        Ok(other) => println!("cargo::error=LILY_SANITIZE: `{other}` is neither thread nor address"),
     }
     kernel_build.file(&kernels).compile("lily_kernels");
     runtime.file("src/device/emulated/runtime.cpp").compile("lily_emulator");
+}
+
+/// Links sanitizer runtimes into this package's tests. The first as a whole archive that starts before anything else:
+/// rustc links without the compiler's default libraries, and a shared runtime would come after the C library, whose
+/// functions it must replace.
+#[cfg(feature = "emulated")]
+fn link_runtimes(names: &[&str]) {
+    println!("cargo::rustc-link-arg=-l:lib{}_preinit.o", names[0]);
+    for (i, name) in names.iter().enumerate() {
+        let whole = if i == 0 { "whole-archive" } else { "no-whole-archive" };
+        println!("cargo::rustc-link-arg=-Wl,--{whole}");
+        println!("cargo::rustc-link-arg=-l:lib{name}.a");
+    }
+    println!("cargo::rustc-link-arg=-Wl,--no-whole-archive");
+    for name in ["stdc++", "m", "rt", "pthread", "dl", "c", "gcc_s"] {
+        println!("cargo::rustc-link-arg=-l{name}");
+    }
 }

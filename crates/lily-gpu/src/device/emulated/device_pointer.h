@@ -1,11 +1,12 @@
 // `device T*`: a pointer that knows its buffer. Every access is checked for bounds and alignment, and counted.
 #pragma once
 
-LILY_FN void lily_touch(LilyBuffer* b, const void* p, uint n, uint alignment, int store) {
-  const ulong offset = ulong((const unsigned char*)p - b->base);
-  if (__builtin_expect(b->size < n || offset > b->size - n || ((uintptr_t)p & (alignment - 1)), 0))
-    lily_fault(b, p, n, alignment, store);
-#ifndef LILY_TSAN // the counters are shared by the fibers of a worker, which the sanitizer takes for threads
+#ifdef LILY_TSAN // the counters are shared by the fibers of a worker, which the sanitizer takes for threads
+#define LILY_COUNT LILY_UNINSTRUMENTED static
+#else
+#define LILY_COUNT LILY_FN
+#endif
+LILY_COUNT void lily_count(LilyBuffer* b, const void* p, uint n, int store) {
   b->bytes[store] += n;
   if (b->lines[store]) {
     const ulong line = ((uintptr_t)p >> 7) - ((uintptr_t)b->base >> 7);
@@ -13,7 +14,13 @@ LILY_FN void lily_touch(LilyBuffer* b, const void* p, uint n, uint alignment, in
     const unsigned char bit = (unsigned char)(1u << (line & 7));
     if (!(__atomic_load_n(byte, __ATOMIC_RELAXED) & bit)) __atomic_fetch_or(byte, bit, __ATOMIC_RELAXED);
   }
-#endif
+}
+
+LILY_FN void lily_touch(LilyBuffer* b, const void* p, uint n, uint alignment, int store) {
+  const ulong offset = ulong((const unsigned char*)p - b->base);
+  if (__builtin_expect(b->size < n || offset > b->size - n || ((uintptr_t)p & (alignment - 1)), 0))
+    lily_fault(b, p, n, alignment, store);
+  lily_count(b, p, n, store);
 }
 
 template <typename T> struct lily_device;

@@ -66,3 +66,18 @@ kernel void faulty_missing_barrier(
   a[i] = in[i];
   out[i] = i > 0 ? a[i - 1] : 0u;
 }
+
+// Two threadgroups write one word, each the same value.
+kernel void faulty_shared_word(
+    device const uint* in [[buffer(0)]], device uint* out [[buffer(1)]], uint i [[thread_position_in_threadgroup]]) {
+  if (i == 0) out[0] = in[0];
+}
+
+// One past the end of a threadgroup array, into the space that pads it.
+kernel void faulty_array_index(
+    device const uint* in [[buffer(0)]], device uint* out [[buffer(1)]], uint i [[thread_position_in_threadgroup]]) {
+  threadgroup uint a[64];
+  a[i + (in[0] == 100u ? 1u : 0u)] = in[i];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  out[i] = a[i];
+}

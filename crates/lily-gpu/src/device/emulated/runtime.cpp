@@ -34,7 +34,6 @@ struct Fiber {
   LilyThread place;
   int line;
   Is is;
-  void* tsan;
 };
 struct Simdgroup {
   uint alive, arrived, mask, parity;
@@ -49,7 +48,10 @@ struct Worker {
   uint n, alive, arrived, current, head, tail, seed;
   int barrier_line;
   void* main_stack_pointer;
-  void* main_tsan;
+#ifdef LILY_TSAN
+  void *main_tsan, *tsan[MAX_THREADS]; // the sanitizer's fibers, made once; stack i belongs to the i-th of them
+  uint turn;
+#endif
   uint16_t ready[MAX_THREADS * 2];
   uint64_t random, switches, epoch;
   size_t arena_used, arrays_bytes, array_at[ARRAYS];
@@ -62,6 +64,9 @@ struct Worker {
 thread_local Worker* W;
 
 #ifdef LILY_TSAN
+// Which stack, and which of the sanitizer's fibers, thread i of this threadgroup has. It changes from threadgroup to
+// threadgroup, so that what thread i wrote in two of them is seen as two threads' writes.
+uint own(const Worker* w, uint i) { return (i + w->turn) % w->n; }
 // One address a threadgroup and barrier for release and acquire, never used again.
 void* sync(Worker* w, uint i) {
   static char* base = (char*)mmap(nullptr, size_t(1) << 32, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -107,7 +112,7 @@ lily_switch:
 void go(Worker* w, uint from, uint to) {
   w->switches++, w->current = to;
 #ifdef LILY_TSAN
-  __tsan_switch_to_fiber(to == SCHEDULER ? w->main_tsan : w->fiber[to].tsan, 1); // 1: the switch itself orders nothing
+  __tsan_switch_to_fiber(to == SCHEDULER ? w->main_tsan : w->tsan[own(w, to)], 1); // 1: the switch itself orders nothing
 #endif
   lily_switch(from == SCHEDULER ? &w->main_stack_pointer : &w->fiber[from].stack_pointer,
               to == SCHEDULER ? w->main_stack_pointer : w->fiber[to].stack_pointer);
@@ -155,6 +160,9 @@ void fiber_main() {
   Worker* w = W;
   const uint me = w->current;
   Fiber* f = &w->fiber[me];
+#ifdef LILY_TSAN
+  __tsan_acquire(&w->kernel); // what was done before this dispatch
+#endif
   w->kernel->run(w->arguments, &f->place);
   f->is = Is::gone, w->alive--;
   Simdgroup* s = &w->simdgroup[f->place.simdgroup];
@@ -170,9 +178,12 @@ void fiber_main() {
 }
 
 void run_threadgroup(Worker* w) {
-#ifdef LILY_TSAN // forget what earlier threadgroups did with the stacks and the arena
-  mmap(w->stacks, size_t(w->n) * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+#ifdef LILY_TSAN // forget what earlier threadgroups did with the arena
   mmap(w->arena, ARENA * 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  w->turn++;
+  for (uint i = 0; i < w->n; i++)
+    if (!w->tsan[i]) w->tsan[i] = __tsan_create_fiber(0);
+  w->main_tsan = __tsan_get_current_fiber();
 #endif
 #ifdef LILY_ASAN
   __asan_poison_memory_region(w->arena, ARENA * 2);
@@ -188,23 +199,25 @@ void run_threadgroup(Worker* w) {
     Fiber* f = &w->fiber[i];
     f->line = 0, f->is = Is::running;
     // Staggered: with equal stacks all lanes would share cache sets.
-    char* top = w->stacks + size_t(i + 1) * STACK - 1024 - (i % 32) * 704;
+#ifdef LILY_TSAN
+    const uint stack = own(w, i);
+#else
+    const uint stack = i;
+#endif
+    char* top = w->stacks + size_t(stack + 1) * STACK - 1024 - (i % 32) * 704;
     void** sp = (void**)((uintptr_t)top & ~uintptr_t(63));
     *--sp = nullptr, *--sp = (void*)fiber_main;
     for (int r = 0; r < 6; r++) *--sp = nullptr;
     f->stack_pointer = sp;
-#ifdef LILY_TSAN
-    f->tsan = __tsan_create_fiber(0);
-#endif
     push(w, i);
   }
   shuffle_tail(w, w->n);
-#ifdef LILY_TSAN
-  w->main_tsan = __tsan_get_current_fiber();
-#endif
   go(w, SCHEDULER, queued(w, w->head++));
-#ifdef LILY_TSAN
-  for (uint i = 0; i < w->n; i++) __tsan_destroy_fiber(w->fiber[i].tsan);
+#ifdef LILY_TSAN // stopped fibers are in the middle of functions: the next threadgroup gets fresh ones
+  for (uint i = 0; i < MAX_THREADS && w->failed; i++)
+    if (w->tsan[i]) __tsan_destroy_fiber(w->tsan[i]), w->tsan[i] = nullptr;
+  if (w->failed)
+    mmap(w->stacks, size_t(MAX_THREADS) * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 #endif
 }
 
@@ -311,6 +324,9 @@ int64_t lily_dispatch(const LilyKernel* kernel, LilyArguments* arguments, const 
     for (LilyBuffer& b : own.buffer) b.bytes[0] = b.bytes[1] = 0;
     w->kernel = kernel, w->arguments = &own, w->n = n, w->seed = seed, w->switches = 0, w->failed = false;
     w->random = seed * 7919u + index + 88172645463325252ull;
+#ifdef LILY_TSAN
+    __tsan_release(&w->kernel);
+#endif
     for (ulong o; !w->failed && (o = at.fetch_add(1)) < total;) {
       const ulong q = order[o];
       const uint x = uint(q % groups[0]), y = uint(q / groups[0] % groups[1]), z = uint(q / groups[0] / groups[1]);

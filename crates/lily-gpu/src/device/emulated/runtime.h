@@ -9,10 +9,16 @@ struct LilySlots {
   unsigned char value[32][32];
 };
 
+#ifdef LILY_ASAN // it would look for the end of a stack that is not the one it knows
+#define LILY_NO_RETURN
+#else
+#define LILY_NO_RETURN [[noreturn]]
+#endif
+
 extern "C" {
 // A rule is broken: the dispatch ends with this text. Does not return.
-[[noreturn]] void lily_rule(const char* what);
-[[noreturn]] void lily_fault(const LilyBuffer* b, const void* p, uint bytes, uint alignment, int store);
+LILY_NO_RETURN void lily_rule(const char* what);
+LILY_NO_RETURN void lily_fault(const LilyBuffer* b, const void* p, uint bytes, uint alignment, int store);
 void lily_barrier(int line);
 void lily_simd_barrier(int line);
 // Publishes `bytes` of this lane and waits for all lanes of the simdgroup; the last to arrive runs `last`.

@@ -13,7 +13,7 @@ fn faulty(kernel: &str, seed: u32) -> Result<Vec<u32>, GpuError> {
         kernel,
         constants: &[("FAULTY_CONSTANT", 5)],
         args: &[Arg::Buffer(&input, 0), Arg::Buffer(&out, 0)],
-        groups: [1, 1, 1],
+        groups: [if kernel == "faulty_shared_word" { 2 } else { 1 }, 1, 1],
         threads: [64, 1, 1],
     })?;
     run(&mut gpu)?;
@@ -63,11 +63,23 @@ fn unwritten_threadgroup_memory_is_nan() {
     assert!(faulty("faulty_unwritten", 0).unwrap().iter().all(|&v| f32::from_bits(v).is_nan()));
 }
 
+// Faults that only a sanitizer sees: the tests hold for results, and tests/gpu/sanitize.sh asks for the report.
+
 #[test]
-fn a_missing_barrier_shows_in_a_shuffled_order() {
+fn sanitizer_a_missing_barrier_shows_in_a_shuffled_order() {
     let want: Vec<u32> = (0..64).map(|i| if i > 0 { 99 + i } else { 0 }).collect();
     assert_eq!(faulty("faulty_missing_barrier", 0).unwrap(), want);
     assert!((1..5).any(|seed| faulty("faulty_missing_barrier", seed).unwrap() != want));
+}
+
+#[test]
+fn sanitizer_two_threadgroups_write_one_word() {
+    assert_eq!(faulty("faulty_shared_word", 1).unwrap()[0], 100);
+}
+
+#[test]
+fn sanitizer_an_index_past_a_threadgroup_array() {
+    assert_eq!(faulty("faulty_array_index", 0).unwrap()[1..], (100..163).collect::<Vec<u32>>());
 }
 
 #[test]
