@@ -34,19 +34,17 @@ LILY_1(exp) LILY_1(log) LILY_1(sin) LILY_1(cos) LILY_1(tanh) LILY_1(sqrt) LILY_1
 namespace precise { LILY_1(exp) LILY_1(log) LILY_1(sin) LILY_1(cos) LILY_1(tanh) LILY_1(sqrt) LILY_1(rsqrt) }
 namespace fast { LILY_1(exp) LILY_1(log) LILY_1(sin) LILY_1(cos) LILY_1(tanh) LILY_1(sqrt) LILY_1(rsqrt) }
 int min(int, int); uint min(uint, uint); float min(float, float); int max(int, int); uint max(uint, uint); float max(float, float);
-float fma(float, float, float); float4 fma(float4, float4, float4);
-float dot(float2, float2); float dot(float3, float3); float dot(float4, float4);
-enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };
+float dot(float2, float2); float dot(float3, float3); float dot(float4, float4); float fma(float, float, float); float4 fma(float4, float4, float4);
+enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2 }; mem_flags operator|(mem_flags, mem_flags);
 void threadgroup_barrier(mem_flags); void simdgroup_barrier(mem_flags);
 enum memory_order { memory_order_relaxed };
-template <typename T> struct atomic { T v; };
-typedef atomic<uint> atomic_uint; typedef atomic<int> atomic_int; typedef atomic<float> atomic_float;
-#define LILY_AT(AS) \
-  template <typename T> T atomic_fetch_add_explicit(AS atomic<T>*, T, memory_order); \
-  template <typename T> T atomic_fetch_max_explicit(AS atomic<T>*, T, memory_order); \
-  template <typename T> T atomic_load_explicit(const AS atomic<T>*, memory_order); \
-  template <typename T> void atomic_store_explicit(AS atomic<T>*, T, memory_order);
-LILY_AT(LILY_AS_device) LILY_AT(LILY_AS_threadgroup)
+// Enums: what stands in them is reached by these functions only.
+enum class atomic_uint : uint {}; enum class atomic_int : int {};
+#define LILY_AT(AS, A, T) \
+  T atomic_fetch_add_explicit(AS A*, T, memory_order); T atomic_fetch_max_explicit(AS A*, T, memory_order); \
+  T atomic_load_explicit(const AS A*, memory_order); void atomic_store_explicit(AS A*, T, memory_order);
+LILY_AT(LILY_AS_device, atomic_uint, uint) LILY_AT(LILY_AS_threadgroup, atomic_uint, uint)
+LILY_AT(LILY_AS_device, atomic_int, int) LILY_AT(LILY_AS_threadgroup, atomic_int, int)
 template <typename T> T simd_sum(T); template <typename T> T simd_max(T); template <typename T> T simd_min(T); template <typename T> T simd_shuffle(T, ushort);
 template <typename T> T simd_broadcast(T, ushort); template <typename T> T simd_shuffle_xor(T, ushort);
 template <typename T> T simd_shuffle_up(T, ushort); template <typename T> T simd_shuffle_down(T, ushort);

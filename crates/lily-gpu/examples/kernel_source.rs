@@ -1,0 +1,23 @@
+//! Prints the kernels for another compiler, for the scripts in `tests/gpu`: `kernel_source metal|strict|cuda`.
+
+use lily_gpu::{program, source};
+
+fn main() {
+    let form = std::env::args().nth(1).unwrap_or_default();
+    let text = match form.as_str() {
+        "metal" => Ok(source()),
+        "strict" => program().strict(),
+        "cuda" => program().cuda(),
+        _ => {
+            eprintln!("usage: kernel_source metal|strict|cuda");
+            std::process::exit(2);
+        }
+    };
+    match text {
+        Ok(text) => print!("{text}"),
+        Err(e) => {
+            eprintln!("{e}");
+            std::process::exit(1);
+        }
+    }
+}
