@@ -32,7 +32,7 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cargo run --quiet --package lily-gpu --locked --example kernel_source -- strict >"$folder/kernels.cpp"
-check() { "$clang" -std=c++17 -fsyntax-only -w "$@"; }
+check() { "$clang" -std=c++20 -fsyntax-only -w "$@"; }
 check "$folder/kernels.cpp"
 
 wrong=(

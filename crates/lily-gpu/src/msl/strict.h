@@ -56,3 +56,23 @@ template <typename T, int R, int C> simdgroup_matrix<T, R, C> make_filled_simdgr
 LILY_SM(LILY_AS_device) LILY_SM(LILY_AS_threadgroup)
 template <typename A, typename B, typename C, typename D> void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>&, const simdgroup_matrix<A, 8, 8>&, const simdgroup_matrix<B, 8, 8>&, const simdgroup_matrix<C, 8, 8>&);
 }
+// Tensor operations of Metal 4, as the tensor kernels use them.
+namespace metal {
+struct execution_simdgroup {};
+template <typename T> struct LilyPlain { typedef T t; }; template <typename T> struct LilyPlain<T&> { typedef T t; }; template <typename T> struct LilyPlain<const T> { typedef T t; };
+template <typename T> using remove_addrspace_t = typename LilyPlain<T>::t;
+}
+namespace mpp { namespace tensor_ops {
+struct matmul2d_descriptor {
+  enum class mode { multiply, multiply_accumulate };
+  int m, n, k; bool left, right, relaxed; mode what;
+  constexpr matmul2d_descriptor(int m, int n, int k, bool left = false, bool right = false, bool relaxed = false, mode what = mode::multiply) : m(m), n(n), k(k), left(left), right(right), relaxed(relaxed), what(what) {}
+};
+template <typename T> struct LilyTensor { T& operator[](ushort); vec<int, 2> get_multidimensional_index(ushort) const; };
+template <matmul2d_descriptor D, typename S> struct matmul2d {
+  template <typename L, typename R, typename T> LilyTensor<L> get_left_input_cooperative_tensor() const;
+  template <typename L, typename R, typename T> LilyTensor<R> get_right_input_cooperative_tensor() const;
+  template <typename L, typename R, typename T> LilyTensor<T> get_destination_cooperative_tensor() const;
+  template <typename L, typename R, typename T> void run(L&, R&, T&) const;
+};
+} }
