@@ -319,14 +319,10 @@ arg_structs! {
         stride: u32,
         /// Pages of a row of the page table.
         table_stride: u32,
-        /// Positions of a threadgroup, a multiple of 256.
-        short_span: u32,
-        /// The same, of a sequence with more than `long_from` positions.
-        long_span: u32,
-        /// Positions up to which spans are short.
-        long_from: u32,
         /// Spans that `partials` has room for: those of the grid.
         spans: u32,
+        /// Padding.
+        unused: u32,
     }
     /// Of `attention_prefill_*`.
     PrefillArgs {

@@ -5,14 +5,13 @@ use super::{Element, View, need};
 use crate::args::DecodeArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
-/// Positions that a threadgroup takes.
+/// Positions up to which a sequence is one threadgroup's for each kv head: one pass is enough.
 pub const ATTENTION_BLOCK: u32 = 256;
-/// The same, of a sequence with more than [`LONG_FROM`] positions: the sums that spans hand over weigh less.
-const LONG_BLOCK: u32 = 1024;
-/// Positions from which on there are threadgroups enough.
-const LONG_FROM: u32 = 16384;
 /// Query heads of a kv head, at most: `DECODE_GROUP` of the shader.
 const GROUP: u32 = 8;
+
+/// Dims that a threadgroup of the second pass takes, `MERGE_DIMS` of the shader.
+const MERGE_DIMS: u32 = 64;
 
 /// Where everything lies; F32 unless said.
 pub struct AttentionDecode<'a, B> {
@@ -40,10 +39,16 @@ pub struct AttentionDecode<'a, B> {
     pub kv_heads: u32,
 }
 
-/// Spans of the longest row of a batch whose sequences have up to `positions` positions.
+/// Positions that a threadgroup takes of a sequence with `count` positions (`decode_span` in the shader): 256, and twice
+/// as many where 64 threadgroups for each kv head are there already, so that the sums that spans hand over weigh less.
+fn span(count: u32) -> u32 {
+    if count > 16384 { 512 } else { ATTENTION_BLOCK }
+}
+
+/// The most spans that a sequence of up to `positions` positions can have.
 fn spans(positions: u32) -> u32 {
-    let short = positions.min(LONG_FROM).div_ceil(ATTENTION_BLOCK);
-    if positions > LONG_FROM { short.max(positions.div_ceil(LONG_BLOCK)) } else { short }
+    let own = positions.div_ceil(span(positions));
+    if positions > 16384 { own.max(64) } else { own }
 }
 
 /// Bytes of scratch for sequences of up to `positions` positions: 0 where one pass is enough.
@@ -88,10 +93,8 @@ pub fn attention_decode<G: Gpu>(gpu: &mut G, a: &AttentionDecode<'_, G::Buffer>)
         kv_heads: a.kv_heads,
         stride: a.stride,
         table_stride: a.kv.table_stride,
-        short_span: ATTENTION_BLOCK,
-        long_span: LONG_BLOCK,
-        long_from: LONG_FROM,
         spans,
+        unused: 0,
     };
     let args = args.to_bytes();
     let partials = if spans == 1 { a.out } else { a.scratch };
@@ -121,8 +124,8 @@ pub fn attention_decode<G: Gpu>(gpu: &mut G, a: &AttentionDecode<'_, G::Buffer>)
         kernel: "attention_decode_merge",
         constants: &[],
         args: &[partials.arg(), a.positions.arg(), a.projections.arg(), a.out.arg(), Arg::Value(&args)],
-        groups: [a.query_heads, a.sequences, 1],
-        threads: [HEAD, 1, 1],
+        groups: [a.query_heads * (HEAD / MERGE_DIMS), a.sequences, 1],
+        threads: [4 * MERGE_DIMS, 1, 1],
     })
 }
 

@@ -9,18 +9,28 @@
 #define PREFILL_LOWEST -3.0e38f
 #define PREFILL_UNROLL _Pragma("unroll")
 
-// A lane's two elements of an 8×8 matrix stand side by side; lanes with the same row differ in two bits of their index.
-#ifdef LILY_CUDA
-#define PREFILL_LANE0 1u
-#define PREFILL_LANE1 2u
-inline uint prefill_row(uint lane) { return lane / 4; }
-inline uint prefill_column(uint lane) { return lane % 4 * 2; }
-#else
-#define PREFILL_LANE0 1u
-#define PREFILL_LANE1 8u
-inline uint prefill_row(uint lane) { return (lane / 4 & 4) + lane / 2 % 4; }
-inline uint prefill_column(uint lane) { return (lane / 4 & 2) * 2 + lane % 2 * 2; }
-#endif
+// Where a lane's two elements of an 8×8 matrix stand: row, column of the first; the second is its neighbour. Devices differ, so
+// a matrix of its own indices is asked. `masks`: lanes at these distances hold the same row.
+struct PrefillLane {
+  uint row;
+  uint column;
+  uint masks;
+};
+inline PrefillLane prefill_lane(threadgroup float* memory, uint tid, uint threads) {
+  for (uint i = tid; i < 64; i += threads) memory[i] = float(i);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  simdgroup_matrix<float, 8, 8> m;
+  simdgroup_load(m, memory, 8);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  PrefillLane at;
+  const uint index = uint(m.thread_elements()[0]);
+  at.row = index / 8;
+  at.column = index % 8;
+  at.masks = 0;
+  for (uint mask = 1; mask < 32; mask *= 2)
+    if (simd_shuffle_xor(at.row, ushort(mask)) == at.row) at.masks |= mask;
+  return at;
+}
 
 // Positions of a tile, and the values from one to the next in threadgroup memory: 16 bytes more than a row, so that eight rows
 // lie in different banks. Both elements take 16.5 KiB or less.
@@ -52,9 +62,10 @@ template <typename T>
 inline void prefill_scores(device const T* q, threadgroup const T* tile, thread simdgroup_matrix<float, 8, 8>* s) {
   for (uint j = 0; j < PrefillTile<T>::keys / 8; j++) s[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   for (uint d = 0; d < FULL_HEAD; d += 8) {
+    const vec<T, 2> pair = *(device const vec<T, 2>*)(q + d);
     simdgroup_matrix<T, 8, 8> a;
-    a.thread_elements()[0] = q[d];
-    a.thread_elements()[1] = q[d + 1];
+    a.thread_elements()[0] = pair.x;
+    a.thread_elements()[1] = pair.y;
     PREFILL_UNROLL
     for (uint j = 0; j < PrefillTile<T>::keys / 8; j++) {
       simdgroup_matrix<T, 8, 8> b;
@@ -82,13 +93,15 @@ inline void prefill_values(
 template <typename T>
 inline void attention_prefill(
     device const T* q, device const T* pool, device const uint* pages, device const float* projections, device T* out,
-    constant PrefillArgs& args, uint2 group, uint2 groups, uint tid, uint sg, uint lane, threadgroup T* tile) {
+    constant PrefillArgs& args, uint2 group, uint2 groups, uint tid, uint sg, threadgroup uint4* staged) {
   const uint keys = PrefillTile<T>::keys;
   const uint heads = args.query_heads / args.kv_heads; // and simdgroups
   const uint head = group.y * heads + sg;
   const uint t0 = (groups.x - 1 - group.x) * PREFILL_ROWS; // the longest rows first
-  const uint mine = t0 + prefill_row(lane);
-  const uint column = prefill_column(lane);
+  const PrefillLane lane = prefill_lane((threadgroup float*)staged, tid, heads * 32);
+  threadgroup T* tile = (threadgroup T*)staged;
+  const uint mine = t0 + lane.row;
+  const uint column = lane.column;
   const uint t = min(mine, args.rows - 1); // rows behind the last repeat it and are not stored
   const uint position = args.start + t;
   const uint end = args.start + min(t0 + PREFILL_ROWS, args.rows); // of what any row here sees
@@ -115,8 +128,10 @@ inline void attention_prefill(
     for (uint j = 0; j < keys / 8; j++)
       for (uint i = 0; i < 2; i++)
         if (k0 + j * 8 + column + i <= position) top = max(top, s[j].thread_elements()[i]);
-    top = max(top, simd_shuffle_xor(top, ushort(PREFILL_LANE0)));
-    top = max(top, simd_shuffle_xor(top, ushort(PREFILL_LANE1)));
+    for (uint mask = 1; mask < 32; mask *= 2) {
+      const float other = simd_shuffle_xor(top, ushort(mask));
+      if ((lane.masks & mask) != 0) top = max(top, other);
+    }
     const float factor = precise::exp(largest - top);
     largest = top;
     simdgroup_matrix<T, 8, 8> p[PrefillTile<T>::keys / 8];
@@ -139,8 +154,10 @@ inline void attention_prefill(
     prefill_values(p, tile, o);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  total += simd_shuffle_xor(total, ushort(PREFILL_LANE0));
-  total += simd_shuffle_xor(total, ushort(PREFILL_LANE1));
+  for (uint mask = 1; mask < 32; mask *= 2) {
+    const float other = simd_shuffle_xor(total, ushort(mask));
+    if ((lane.masks & mask) != 0) total += other;
+  }
   if (mine >= args.rows) return;
   device const float* gate = projections + ulong(t) * args.stride + (2 * head + 1) * FULL_HEAD + column;
   device T* to = out + (ulong(t) * args.query_heads + head) * FULL_HEAD + column;
@@ -160,9 +177,9 @@ inline void attention_prefill(
       device T* out [[buffer(4)]],                   /* [rows × query heads × 256] */                          \
       constant PrefillArgs& args [[buffer(5)]], uint2 group [[threadgroup_position_in_grid]],                  \
       uint2 groups [[threadgroups_per_grid]], uint tid [[thread_index_in_threadgroup]],                        \
-      uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {                   \
+      uint sg [[simdgroup_index_in_threadgroup]]) {                   \
     threadgroup uint4 staged[PREFILL_STAGED];                                                                  \
-    attention_prefill(q, pool, table, projections, out, args, group, groups, tid, sg, lane, (threadgroup T*)staged); \
+    attention_prefill(q, pool, table, projections, out, args, group, groups, tid, sg, staged); \
   }
 ATTENTION_PREFILL(attention_prefill_f32, float)
 ATTENTION_PREFILL(attention_prefill_bf16, bfloat)
