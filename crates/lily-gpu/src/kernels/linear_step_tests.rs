@@ -1,7 +1,11 @@
 use lily_cpu::oracle::delta::{convolve, step, unit};
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::gpu::Contents;
+use crate::kernels::{ConvSilu, Element, GatedDeltaChunk, GatedNorm};
+use crate::kernels::{conv_silu, gated_delta_chunk, gated_delta_chunk_scratch, gated_norm};
 use crate::testing::{Random, assert_close, bytes, device, floats, output, read_f32, run, to_bf16, words};
 
 /// Weights of a layer, and what a sequence carries, S as [value × key].
@@ -27,7 +31,7 @@ impl Layer {
             norm: random.values(128, 1.5),
             z_at: channels,
             gates_at: channels + shape.value_dim(),
-            stride: channels + shape.value_dim() + 2 * values + 4,
+            stride: (channels + shape.value_dim() + 2 * values).next_multiple_of(4) + 4,
             shape,
         }
     }
@@ -167,5 +171,110 @@ fn heads_that_do_not_share_and_that_share_by_four() {
 fn gates_at_80() {
     for seed in 10..14 {
         check(2, 4, 1, 3, true, seed);
+    }
+}
+
+/// Any tokens by the kernels of prefill and the rest one by one: outputs and states as if all went one by one.
+fn prefill_is_many_steps(keys: usize, values: usize, prefilled: usize, stepped: usize, extreme: bool, seed: u32) {
+    let mut random = Random(u64::from(seed));
+    let layer = Layer::new(keys, values, &mut random);
+    let (s, stride) = (&layer.shape, layer.stride);
+    let (channels, width) = (s.conv_dim(), s.value_dim());
+    let tokens = prefilled + stepped;
+    let mut rows = random.values(tokens * stride, 2.0);
+    if extreme {
+        for v in rows.chunks_exact_mut(stride).flat_map(|r| &mut r[layer.gates_at..layer.gates_at + 2 * values]) {
+            *v = [-80.0, 80.0, *v][random.below(3) as usize];
+        }
+    }
+    let (mut conv, mut state) = (vec![0.0; 3 * channels], vec![0.0; width * 128]);
+    let want: Vec<f32> =
+        rows.chunks_exact(stride).flat_map(|row| layer.reference(row, &mut conv, &mut state)).collect();
+
+    let mut gpu = device(seed);
+    let conv_pool = floats(&gpu, &vec![0.0; 2 * 3 * channels], Contents::State);
+    let state_pool = floats(&gpu, &vec![0.0; 2 * width * 128], Contents::State);
+    let weights = bytes(&gpu, &to_bf16(&layer.weights), Contents::Weights);
+    let [a_log, dt_bias, norm] =
+        [&layer.a_log, &layer.dt_bias, &layer.norm].map(|v| floats(&gpu, v, Contents::Weights));
+    let projections = floats(&gpu, &rows, Contents::Activations);
+    let slots = [words(&gpu, &[0, 1]), words(&gpu, &[1, 0])];
+    let y = output(&gpu, tokens * width);
+    let [qkv, gates, out] = [channels, 2 * values, width].map(|n| output(&gpu, prefilled * n));
+    let scratch = gpu.allocate(gated_delta_chunk_scratch(s, prefilled as u32), Contents::Activations).unwrap();
+    let c = ConvSilu {
+        projections: View::of(&projections),
+        stride: stride as u32,
+        gates_at: layer.gates_at as u32,
+        state: View::of(&conv_pool),
+        slots: View::of(&slots[0]),
+        weights: View::of(&weights),
+        a_log: View::of(&a_log),
+        dt_bias: View::of(&dt_bias),
+        qkv: View::of(&qkv),
+        gates: View::of(&gates),
+        sequences: 1,
+        tokens: prefilled as u32,
+    };
+    conv_silu(&mut gpu, s, &c).unwrap();
+    let d = GatedDeltaChunk {
+        qkv: View::of(&qkv),
+        gates: View::of(&gates),
+        state: View::of(&state_pool),
+        slots: View::of(&slots[0]),
+        scratch: View::of(&scratch),
+        out: View::of(&out),
+        start: 0,
+        tokens: prefilled as u32,
+    };
+    gated_delta_chunk(&mut gpu, s, &d).unwrap();
+    let n = GatedNorm {
+        o: View::of(&out),
+        z: View::at(&projections, 4 * layer.z_at as u64),
+        stride: stride as u32,
+        weight: View::of(&norm),
+        y: View::of(&y),
+        output: Element::F32,
+        rows: prefilled as u32,
+    };
+    gated_norm(&mut gpu, s, &n).unwrap();
+    for t in prefilled..tokens {
+        let l = LinearStep {
+            projections: View::at(&projections, 4 * (t * stride) as u64),
+            stride: stride as u32,
+            z_at: layer.z_at as u32,
+            gates_at: layer.gates_at as u32,
+            conv: View::of(&conv_pool),
+            state: View::of(&state_pool),
+            slots: View::of(&slots[(t - prefilled + 1) % 2]),
+            weights: View::of(&weights),
+            a_log: View::of(&a_log),
+            dt_bias: View::of(&dt_bias),
+            norm: View::of(&norm),
+            y: View::at(&y, 4 * (t * width) as u64),
+            batch: 1,
+        };
+        linear_step(&mut gpu, s, &l).unwrap();
+    }
+    run(&mut gpu).unwrap();
+    assert_close(&read_f32(&gpu, &y), &want, 5e-5);
+    let last = (stepped + 1) % 2;
+    assert_eq!(read_f32(&gpu, &conv_pool)[last * conv.len()..][..conv.len()], conv);
+    assert_close(&read_f32(&gpu, &state_pool)[last * state.len()..][..state.len()], &state, 2e-5);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn prefill_and_decode_agree(
+        keys in 1usize..3,
+        share in 1usize..4,
+        prefilled in 1usize..140,
+        stepped in 1usize..4,
+        extreme: bool,
+        seed in 0u32..1000,
+    ) {
+        prefill_is_many_steps(keys, keys * share, prefilled, stepped, extreme, seed);
     }
 }
