@@ -25,6 +25,12 @@ impl Bytes {
         assert!(range.start <= range.end && range.end <= self.range.len(), "slice {range:?} of {}", self.range.len());
         Self { backing: self.backing.clone(), range: self.range.start + range.start..self.range.start + range.end }
     }
+
+    /// This view and `next` as one, where `next` begins at the byte where this one ends.
+    pub fn joined(&self, next: &Self) -> Option<Self> {
+        let adjacent = Arc::ptr_eq(&self.backing, &next.backing) && self.range.end == next.range.start;
+        adjacent.then(|| Self { backing: self.backing.clone(), range: self.range.start..next.range.end })
+    }
 }
 
 impl Deref for Bytes {

@@ -226,4 +226,30 @@ impl ExpertStack {
     pub fn expert(&self, e: usize) -> &Matrix {
         &self.0[e]
     }
+
+    /// All experts as one matrix, rows of expert 0 first, where they lie one after another: in the MLX layout all do,
+    /// in the HF layout only the down projections.
+    pub fn stacked(&self) -> Option<Matrix> {
+        let mut all = self.0.first()?.clone();
+        for next in &self.0[1..] {
+            all = match (all, next) {
+                (Matrix::Affine(a), Matrix::Affine(b)) if (a.cols, a.bits) == (b.cols, b.bits) => {
+                    Matrix::Affine(Affine {
+                        rows: a.rows + b.rows,
+                        codes: a.codes.joined(&b.codes)?,
+                        scales: a.scales.joined(&b.scales)?,
+                        biases: a.biases.joined(&b.biases)?,
+                        ..a
+                    })
+                }
+                (Matrix::Bf16 { rows, cols, data }, Matrix::Bf16 { rows: more, cols: same, data: next })
+                    if cols == *same =>
+                {
+                    Matrix::Bf16 { rows: rows + more, cols, data: data.joined(next)? }
+                }
+                _ => return None,
+            };
+        }
+        Some(all)
+    }
 }

@@ -241,3 +241,18 @@ fn a_snapshot_in_the_cache_is_named_after_its_repository() {
     }
     assert_eq!(Checkpoint::open(&dir).unwrap().name(), "owner/tiny-model");
 }
+
+#[test]
+fn experts_are_one_matrix_where_they_lie_one_after_another() {
+    for (dir, stacked) in [("tiny/mlx-4bit", [true, true, true]), ("tiny/hf", [false, false, true])] {
+        let checkpoint = Checkpoint::open(&fixture(dir)).unwrap();
+        let moe = &checkpoint.weights().layers[1].moe;
+        for (experts, whole) in [&moe.gate, &moe.up, &moe.down].into_iter().zip(stacked) {
+            let all = experts.stacked();
+            assert_eq!(all.is_some(), whole, "{dir}");
+            if let Some(all) = all {
+                assert!(dense(&all) == experts.0.iter().flat_map(dense).collect::<Vec<_>>(), "{dir}");
+            }
+        }
+    }
+}

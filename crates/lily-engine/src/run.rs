@@ -74,13 +74,13 @@ impl Run {
         self.next
     }
 
+    /// Whether a device may choose the next token: the largest logit is wanted and no script insists on another.
+    pub(crate) fn is_greedy(&self, model: &dyn Model) -> bool {
+        self.sampler.is_greedy() && model.scripted(self.seq).is_none()
+    }
+
     /// Choose the next token from `logits` [vocab] and turn it into events. Returns how the answer ended, if it did.
     pub(crate) fn choose(&mut self, logits: &[f32], model: &dyn Model) -> Result<Option<Finished>, EngineError> {
-        if self.started.is_none() {
-            self.started = Some(Instant::now());
-            let prompt_tokens = self.job.request.prompt.len();
-            self.job.send(Event::Started { prompt_tokens, cached_tokens: 0 });
-        }
         let token = match model.scripted(self.seq) {
             Some(id) if self.sampler.allows(id) => id,
             Some(id) => {
@@ -90,6 +90,16 @@ impl Run {
             }
             None => self.sampler.sample(logits)?,
         };
+        Ok(self.accept(token))
+    }
+
+    /// The next token is `token`. Returns how the answer ended, if it did.
+    pub(crate) fn accept(&mut self, token: u32) -> Option<Finished> {
+        if self.started.is_none() {
+            self.started = Some(Instant::now());
+            let prompt_tokens = self.job.request.prompt.len();
+            self.job.send(Event::Started { prompt_tokens, cached_tokens: 0 });
+        }
         self.generated += 1;
         self.next = Some(token);
         for event in self.machine.push(token) {
@@ -97,7 +107,7 @@ impl Run {
         }
         let ended = self.machine.ended().is_some();
         if !ended && self.generated < self.limit {
-            return Ok(None);
+            return None;
         }
         for event in self.machine.finish() {
             self.job.send(Event::Output(event));
@@ -110,7 +120,7 @@ impl Run {
             }
             true => FinishReason::Stop,
         };
-        Ok(Some(Finished { reason, usage: self.usage(), timings: self.timings() }))
+        Some(Finished { reason, usage: self.usage(), timings: self.timings() })
     }
 
     fn usage(&self) -> Usage {

@@ -64,12 +64,17 @@ impl Sampler {
         (id as usize) < self.vocab
     }
 
+    /// Whether the choice is the largest logit, whatever else was asked for.
+    pub fn is_greedy(&self) -> bool {
+        self.params.temperature <= 0.0
+    }
+
     /// Choose from `logits` [model vocabulary]. One random number is drawn for each call that is not greedy, so that
     /// the random stream does not depend on the logits.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SamplerError> {
         let logits = &logits[..self.vocab.min(logits.len())];
         let best = greedy(logits)?;
-        if self.params.temperature <= 0.0 {
+        if self.is_greedy() {
             return Ok(best);
         }
         let draw = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;

@@ -31,6 +31,14 @@ struct Worker<'a> {
     schedule: Schedule,
 }
 
+/// What a decode step gave.
+enum Chosen {
+    /// The next token of each sequence.
+    Tokens(Vec<u32>),
+    /// Logits to choose from.
+    Open(Logits),
+}
+
 /// Run code for one request; a panic becomes that request's error.
 ///
 /// What the closure borrows may be half changed after a panic. Callers drop the request and its sequence, and a model
@@ -98,11 +106,14 @@ impl Worker<'_> {
     /// it cannot serve fails.
     fn decode(&mut self, turn: &[usize]) {
         match self.feed(turn) {
-            Ok(logits) => {
+            Ok(chosen) => {
                 // From the last to the first: a run that ends leaves the list.
                 for (row, &i) in turn.iter().enumerate().rev() {
                     let (run, model) = (&mut self.runs[i], self.model.as_ref());
-                    let result = guard(|| run.choose(logits.row(row), model));
+                    let result = guard(|| match &chosen {
+                        Chosen::Tokens(tokens) => Ok(run.accept(tokens[row])),
+                        Chosen::Open(logits) => run.choose(logits.row(row), model),
+                    });
                     self.settle(i, result);
                 }
             }
@@ -112,10 +123,21 @@ impl Worker<'_> {
         }
     }
 
-    fn feed(&mut self, turn: &[usize]) -> Result<Logits, EngineError> {
+    /// The device chooses where every run of the turn is greedy and it can.
+    fn feed(&mut self, turn: &[usize]) -> Result<Chosen, EngineError> {
         let batch: Vec<(SeqId, u32)> =
             turn.iter().filter_map(|&i| self.runs[i].token().map(|token| (self.runs[i].seq, token))).collect();
-        guard(|| Ok(self.model.decode(&batch)?))
+        let greedy = turn.iter().all(|&i| self.runs[i].is_greedy(self.model.as_ref()));
+        guard(|| {
+            let tokens = match greedy {
+                true => self.model.decode_greedy(&batch, self.tokenizer.len())?,
+                false => None,
+            };
+            Ok(match tokens {
+                Some(tokens) => Chosen::Tokens(tokens),
+                None => Chosen::Open(self.model.decode(&batch)?),
+            })
+        })
     }
 
     fn settle(&mut self, i: usize, result: Result<Option<Finished>, EngineError>) {

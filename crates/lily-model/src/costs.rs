@@ -24,27 +24,65 @@ fn affine_bytes(rows: usize, cols: usize, bits: usize) -> u64 {
     (rows * cols * bits / 8 + 4 * rows * (cols / 64)) as u64
 }
 
-impl Costs {
-    /// The costs of a checkpoint of this shape in the 4-bit layout (gates 8 bit).
+/// Least bytes of weights and state that the parts of one decoded token move, in the 4-bit layout: each byte once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PartBytes {
+    /// A linear layer with its experts: weights.
+    pub linear_weights: u64,
+    /// A linear layer: recurrent state (F32) and convolution state (BF16), read and written.
+    pub linear_state: u64,
+    /// A full layer with its experts: weights.
+    pub full_weights: u64,
+    /// A full layer: BF16 keys and values of one position.
+    pub full_position: u64,
+    /// One routed expert.
+    pub expert: u64,
+    /// Final norm and head.
+    pub head: u64,
+    /// An embedding row.
+    pub embed: u64,
+}
+
+impl PartBytes {
+    /// Of a checkpoint of this shape (gates 8 bit).
     pub fn of(s: &Shape) -> Self {
         let h = s.hidden;
         let q4 = |rows, cols| affine_bytes(rows, cols, 4);
-        let (lin, full, all) = (s.count(LayerKind::Linear), s.count(LayerKind::Full), s.layers.len());
         let small_rows = 2 * s.linear_value_heads;
-
-        let linear_bytes = q4(s.conv_dim(), h)
+        let linear = q4(s.conv_dim(), h)
             + q4(s.value_dim(), h)
             + q4(small_rows, h)
             + q4(h, s.value_dim())
             + (2 * (s.conv_dim() * s.conv_taps + s.linear_head_dim + small_rows)) as u64;
-        let full_bytes =
-            q4(2 * s.query_dim(), h) + 2 * q4(s.kv_dim(), h) + q4(h, s.query_dim()) + 4 * s.head_dim as u64;
+        let full = q4(2 * s.query_dim(), h) + 2 * q4(s.kv_dim(), h) + q4(h, s.query_dim()) + 4 * s.head_dim as u64;
         let mlp = |width| 2 * q4(width, h) + q4(h, width);
-        let moe_bytes = affine_bytes(s.experts, h, 8)
+        let expert = mlp(s.expert_width);
+        let moe = affine_bytes(s.experts, h, 8)
             + mlp(s.shared_width)
             + affine_bytes(1, h, 8)
-            + s.experts_per_token as u64 * mlp(s.expert_width);
-        let norm_bytes = all as u64 * 4 * h as u64 + 2 * h as u64 + q4(1, h);
+            + s.experts_per_token as u64 * expert;
+        let norms = 4 * h as u64;
+        let recurrent = 4 * s.linear_value_heads * s.linear_head_dim * s.linear_head_dim;
+        let convolution = 2 * (s.conv_taps - 1) * s.conv_dim();
+        Self {
+            linear_weights: linear + moe + norms,
+            linear_state: 2 * (recurrent + convolution) as u64,
+            full_weights: full + moe + norms,
+            full_position: 4 * s.kv_dim() as u64,
+            expert,
+            head: q4(s.vocab, h) + 2 * h as u64,
+            embed: q4(1, h),
+        }
+    }
+}
+
+impl Costs {
+    /// The costs of a checkpoint of this shape in the 4-bit layout (gates 8 bit).
+    pub fn of(s: &Shape) -> Self {
+        let h = s.hidden;
+        let (lin, full, all) = (s.count(LayerKind::Linear), s.count(LayerKind::Full), s.layers.len());
+        let small_rows = 2 * s.linear_value_heads;
+        let parts = PartBytes::of(s);
 
         let linear_macs =
             h * (s.conv_dim() + s.value_dim() + small_rows) + s.value_dim() * h + s.conv_dim() * s.conv_taps;
@@ -56,13 +94,12 @@ impl Costs {
         let head_flops = (2 * s.vocab * h) as u64;
 
         Self {
-            decode_weight_bytes: lin as u64 * linear_bytes
-                + full as u64 * full_bytes
-                + all as u64 * moe_bytes
-                + norm_bytes
-                + q4(s.vocab, h),
-            decode_state_bytes: 2 * (s.recurrent_bytes() + (lin * (s.conv_taps - 1) * s.conv_dim() * 2) as u64),
-            kv_bytes_per_position: 2 * s.kv_values_per_token(),
+            decode_weight_bytes: lin as u64 * parts.linear_weights
+                + full as u64 * parts.full_weights
+                + parts.head
+                + parts.embed,
+            decode_state_bytes: lin as u64 * parts.linear_state,
+            kv_bytes_per_position: full as u64 * parts.full_position,
             decode_flops: layer_flops as u64 + head_flops,
             head_flops,
             attention_flops_per_position: (full * 4 * s.query_dim()) as u64,

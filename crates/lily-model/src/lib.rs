@@ -11,6 +11,6 @@ mod costs;
 mod model;
 mod shape;
 
-pub use costs::Costs;
+pub use costs::{Costs, PartBytes};
 pub use model::{Logits, Model, ModelError, Rows, SeqId, Snapshot};
 pub use shape::{LayerKind, Shape};

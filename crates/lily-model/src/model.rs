@@ -110,6 +110,14 @@ pub trait Model: Send {
     /// On an error no sequence has changed.
     fn decode(&mut self, batch: &[(SeqId, u32)]) -> Result<Logits, ModelError>;
 
+    /// As [`Self::decode`], but the device chooses too: the id of the largest logit below `vocab` for each sequence, ties
+    /// to the lower id. It may begin the next step with its choice before it is asked to; what it began is dropped where
+    /// the next call for one of the sequences is another. `None`: this device leaves the choice to the caller, and no
+    /// sequence has changed.
+    fn decode_greedy(&mut self, _batch: &[(SeqId, u32)], _vocab: usize) -> Result<Option<Vec<u32>>, ModelError> {
+        Ok(None)
+    }
+
     /// Copy the state of a sequence.
     fn snapshot(&mut self, seq: SeqId) -> Result<Snapshot, ModelError>;
 

@@ -1,7 +1,7 @@
 //! Dimensions of the model (`docs/model.md §1`).
 
 /// What mixes tokens in a layer. Every layer is followed by a mixture of experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LayerKind {
     /// Gated DeltaNet: a recurrent state, no KV cache (`docs/model.md §4.4`).
     Linear,

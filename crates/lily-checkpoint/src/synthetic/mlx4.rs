@@ -13,7 +13,7 @@ use crate::config::{ARCHITECTURE, MODEL_TYPE};
 use crate::plan::{Form, Layout, Part, slots};
 use crate::survey::INDEX;
 use crate::verify::expected;
-use crate::{CheckpointError, Quantization};
+use crate::{Bytes, Checkpoint, CheckpointError, Quantization};
 
 /// Bytes made before each write.
 const CHUNK: u64 = 4 << 20;
@@ -104,6 +104,20 @@ fn write(
         std::fs::write(&path, format!("{value:#}\n")).map_err(io(&path))?;
     }
     Ok(total)
+}
+
+/// The checkpoint that [`write_mlx4`] writes, in memory.
+pub fn mlx4_in_memory(shape: &Shape, seed: u64) -> Result<Checkpoint, CheckpointError> {
+    let quantization = Quantization::mlx_4bit(shape.layers.len());
+    let tensors = tensors(shape, &quantization);
+    let mut file = header(&tensors.iter().collect::<Vec<_>>());
+    for t in &tensors {
+        file.append(&mut t.make(seed, 0..t.bytes()));
+    }
+    let config = config(shape, &quantization).to_string().into_bytes();
+    let generation = json!({"eos_token_id": eos(shape)}).to_string().into_bytes();
+    let files = [("config.json", config), ("generation_config.json", generation), ("model.safetensors", file)];
+    Checkpoint::from_memory("synthetic", files.map(|(name, bytes)| (name.into(), Bytes::new(bytes))).into())
 }
 
 fn is_synthetic(config: &[u8]) -> bool {
@@ -210,7 +224,7 @@ fn tensors(shape: &Shape, quantization: &Quantization) -> Vec<Tensor> {
     list
 }
 
-/// Length and JSON, padded with spaces to a multiple of 8.
+/// Length and JSON, padded with spaces to a multiple of 16, so that no GPU needs a copy of a tensor.
 fn header(shard: &[&Tensor]) -> Vec<u8> {
     let mut map = Map::new();
     map.insert("__metadata__".into(), json!({"format": "mlx"}));
@@ -221,7 +235,7 @@ fn header(shard: &[&Tensor]) -> Vec<u8> {
         at += t.bytes();
     }
     let mut json = Value::Object(map).to_string().into_bytes();
-    json.resize(json.len().next_multiple_of(8), b' ');
+    json.resize((8 + json.len()).next_multiple_of(16) - 8, b' ');
     [&(json.len() as u64).to_le_bytes()[..], &json].concat()
 }
 
@@ -286,7 +300,6 @@ fn config(s: &Shape, quantization: &Quantization) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Checkpoint;
 
     #[test]
     fn chunks_join_to_the_whole_tensor() {
@@ -308,6 +321,16 @@ mod tests {
         assert_eq!((c.shape(), c.report().bytes()), (&shape, total));
         let shards = c.report().files.iter().filter(|f| f.purpose == "weights").count();
         assert!(shards > 2, "{shards} shards of {total} bytes");
+
+        // In memory the same numbers, where no GPU needs a copy of them.
+        let memory = mlx4_in_memory(&shape, 1).unwrap();
+        assert_eq!(memory.shape(), &shape);
+        let codes = |c: &Checkpoint| match &c.weights().lm_head {
+            crate::Matrix::Affine(a) => a.codes.clone(),
+            crate::Matrix::Bf16 { data, .. } => data.clone(),
+        };
+        assert!(*codes(&memory) == *codes(&c));
+        assert!((codes(&memory).as_ptr() as usize).is_multiple_of(16));
 
         // Again into the same folder; but not over another checkpoint.
         write_mlx4(dir.path(), &shape, 2, &mut |_, _| ()).unwrap();

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod demo;
+
 use std::path::PathBuf;
 
 use lily_checkpoint::Checkpoint;
