@@ -147,6 +147,9 @@ pub trait Gpu {
     /// Where kernel, arguments or grid are not those of the shader, or the pipeline does not compile.
     fn encode(&mut self, launch: &Launch<'_, Self::Buffer>) -> Result<(), GpuError>;
 
+    /// Dispatches of the open command buffer.
+    fn encoded(&self) -> usize;
+
     /// Closes the open command buffer and starts it. Several may be in flight.
     ///
     /// # Errors

@@ -13,13 +13,16 @@ use crate::{load, synthetic};
 
 /// Measure, print a table, and write JSON where asked.
 pub fn bench(args: BenchArgs) -> Result<()> {
+    if args.count {
+        return crate::count::count(args.prompt_tokens);
+    }
     let checkpoint = match args.synthetic {
         true => synthetic::checkpoint(&args)?,
         false => load::checkpoint(args.model.model.as_deref())?,
     };
     let weight_bytes = decode_weight_bytes(checkpoint.weights(), checkpoint.shape().experts_per_token);
     let loading = Instant::now();
-    let mut model = load::model(&checkpoint, args.engine, args.model.threads)?;
+    let mut model = load::model(&checkpoint, &args.model, args.engine)?;
     let load_seconds = loading.elapsed().as_secs_f64();
 
     let prompt = prompt(args.prompt_tokens as usize, model.shape().vocab);

@@ -58,6 +58,24 @@ pub struct ModelArgs {
     /// Worker threads [default: all cores]
     #[arg(long, help_heading = MODEL, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
+
+    /// What computes
+    #[arg(long, help_heading = MODEL, env = "LILY_DEVICE", value_enum, default_value_t = Device::Auto)]
+    pub device: Device,
+}
+
+/// What computes.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    /// The GPU of a Mac where there is one, else the CPU
+    Auto,
+    /// All cores, with SIMD
+    Cpu,
+    /// The GPU of a Mac
+    Metal,
+    /// The GPU's kernels, run on the CPU: very slow, for checks
+    #[cfg(feature = "emulated")]
+    Emulated,
 }
 
 /// How long a conversation may get.
@@ -196,7 +214,7 @@ pub struct InspectArgs {
     pub model: Option<String>,
 }
 
-/// Which implementation of the model runs.
+/// Which implementation of the model runs on the CPU.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
     /// SIMD on the quantised weights, KV cache in BF16
@@ -214,6 +232,9 @@ pub struct BenchArgs {
     /// Benchmark random weights at the dimensions of the 35B model instead (written once, then reused)
     #[arg(long)]
     pub synthetic: bool,
+    /// Instead of times, count dispatches and bytes of the GPU program on the emulator, at the dimensions of the 35B model
+    #[arg(long, conflicts_with_all = ["synthetic", "json"])]
+    pub count: bool,
     /// Layers of the synthetic checkpoint, a multiple of 4; 40 is the whole model, 19.5 GB
     #[arg(long, default_value_t = 4, requires = "synthetic", value_name = "N")]
     pub layers: usize,
@@ -230,7 +251,7 @@ pub struct BenchArgs {
     /// Times that everything is measured, after one warm-up
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Which implementation
+    /// Which implementation, on the CPU
     #[arg(long, value_enum, default_value_t = EngineKind::Fast)]
     pub engine: EngineKind,
     /// Also write the numbers to this file
@@ -253,7 +274,7 @@ pub struct EvalArgs {
     /// Score at most this many positions
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub positions: Option<u32>,
-    /// Which implementation
+    /// Which implementation, on the CPU
     #[arg(long, value_enum, default_value_t = EngineKind::Fast)]
     pub engine: EngineKind,
 }

@@ -29,7 +29,7 @@ pub fn eval(args: EvalArgs) -> Result<()> {
     }
     ensure!(ids.len() >= 2, "the text has {} token(s); at least 2 are needed to score one", ids.len());
 
-    let mut model = load::model(&checkpoint, args.engine, args.model.threads)?;
+    let mut model = load::model(&checkpoint, &args.model, args.engine)?;
     let scores = score(model.as_mut(), &ids)?;
     let n = scores.nll.len();
     let mean = scores.nll.iter().sum::<f64>() / n as f64;

@@ -3,10 +3,10 @@
 use anyhow::{Context, Result, bail};
 use lily_chat::{Chat, Template, Tokenizer};
 use lily_checkpoint::{Checkpoint, hub};
-use lily_cpu::{Bf16, Fast, Local, Oracle};
 use lily_model::Model;
 
-use crate::cli::EngineKind;
+use crate::cli::{EngineKind, ModelArgs};
+use crate::device;
 use crate::term::Progress;
 
 /// The largest context that is taken without being asked for: a sequence of this length needs 0.7 GB on the 35B model.
@@ -56,8 +56,9 @@ pub fn demo() -> Result<Checkpoint> {
     bail!("this lily was built without the demo model; give --model DIR (or build with the default features)")
 }
 
-/// Ready the model for work on the CPU.
-pub fn model(checkpoint: &Checkpoint, engine: EngineKind, threads: Option<u16>) -> Result<Box<dyn Model>> {
+/// Ready the model for work on the device that was asked for.
+pub fn model(checkpoint: &Checkpoint, args: &ModelArgs, engine: EngineKind) -> Result<Box<dyn Model>> {
+    let device = device::choose(args.device)?;
     if checkpoint.path().is_some() {
         let progress = Progress::start("reading the weights");
         checkpoint.read_through(&mut |done, total| {
@@ -66,11 +67,7 @@ pub fn model(checkpoint: &Checkpoint, engine: EngineKind, threads: Option<u16>) 
         });
     }
     let _progress = Progress::start("preparing the model");
-    let threads = threads.map_or(0, usize::from); // 0: one a core
-    Ok(match engine {
-        EngineKind::Fast => Box::new(Local::new(Fast::<Bf16>::new(checkpoint.shape(), checkpoint.weights(), threads))),
-        EngineKind::Oracle => Box::new(Local::new(Oracle::new(checkpoint.shape(), checkpoint.weights()))),
-    })
+    device.model(checkpoint, engine, args.threads.map_or(0, usize::from)) // 0 threads: one a core
 }
 
 /// Tokens that prompt and answer may have together.

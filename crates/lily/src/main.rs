@@ -7,6 +7,8 @@
 mod bench;
 mod chat;
 mod cli;
+mod count;
+mod device;
 mod eval;
 mod inspect;
 mod interrupt;

@@ -36,7 +36,7 @@ fn app(args: &ServeArgs) -> Result<App> {
     }
     let checkpoint = load::checkpoint(args.model.model.as_deref())?;
     let chat = load::chat(&checkpoint)?;
-    let engine = session::start_engine(&checkpoint, &chat, args.model.threads, args.context.ctx, args.max_queue)?;
+    let engine = session::start_engine(&checkpoint, &chat, &args.model, args.context.ctx, args.max_queue)?;
     Ok(finish(args, &checkpoint, engine, chat, checkpoint.name()))
 }
 

@@ -61,7 +61,7 @@ impl Session {
     pub fn open(model: &ModelArgs, context: &ContextArgs, sampling: &SamplingArgs) -> Result<Self> {
         let checkpoint = load::checkpoint(model.model.as_deref())?;
         let chat = load::chat(&checkpoint)?;
-        let engine = start_engine(&checkpoint, &chat, model.threads, context.ctx, 1)?;
+        let engine = start_engine(&checkpoint, &chat, model, context.ctx, 1)?;
         let generation = checkpoint.generation();
         Ok(Self {
             engine,
@@ -127,11 +127,11 @@ impl Session {
     }
 }
 
-/// Start an engine on the CPU's fast path.
+/// Start an engine on the device that was asked for.
 pub fn start_engine(
     checkpoint: &Checkpoint,
     chat: &Chat,
-    threads: Option<u16>,
+    model: &ModelArgs,
     ctx: Option<u32>,
     max_queue: usize,
 ) -> Result<Engine> {
@@ -144,7 +144,7 @@ pub fn start_engine(
         );
     }
     let options = EngineOptions { tokenizer: chat.tokenizer.clone(), context, max_queue };
-    let model = load::model(checkpoint, EngineKind::Fast, threads)?;
+    let model = load::model(checkpoint, model, EngineKind::Fast)?;
     Engine::start(model, options).context("cannot start the engine's thread")
 }
 

@@ -295,6 +295,10 @@ impl Gpu for Metal {
         Ok(())
     }
 
+    fn encoded(&self) -> usize {
+        self.open.as_ref().map_or(0, |open| open.dispatches.len())
+    }
+
     fn commit(&mut self) -> Result<Ticket, GpuError> {
         self.encoder()?;
         let Some(open) = self.open.take() else { return Err(GpuError::Run("no open command buffer".into())) };

@@ -31,6 +31,14 @@ pub struct ExpertMap<'a, B> {
     pub per_token: u32,
 }
 
+impl<B> Clone for ExpertMap<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B> Copy for ExpertMap<'_, B> {}
+
 impl<B> ExpertMap<'_, B> {
     /// Panics unless everything lies in its buffer; the blocks of the grid.
     fn check<G: Gpu<Buffer = B>>(&self, gpu: &G, assignments: u32) -> u32 {

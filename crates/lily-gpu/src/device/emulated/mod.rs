@@ -271,6 +271,10 @@ impl Gpu for Emulated {
         Ok(())
     }
 
+    fn encoded(&self) -> usize {
+        self.open.len()
+    }
+
     fn commit(&mut self) -> Result<Ticket, GpuError> {
         self.next += 1;
         self.committed.insert(Ticket(self.next), std::mem::take(&mut self.open));

@@ -1,0 +1,275 @@
+//! The layer program as a [`Model`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lily_checkpoint::Weights;
+use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Snapshot};
+
+use crate::gpu::{Gpu, GpuError};
+use crate::program::{DECODE_BATCH, Held, Options, Page, Program, Step};
+
+impl From<GpuError> for ModelError {
+    fn from(e: GpuError) -> Self {
+        Self::Device(e.to_string())
+    }
+}
+
+struct Sequence {
+    held: Held,
+    room: usize,
+}
+
+/// A step that the device runs before anyone asked for it, with the tokens that it chose itself.
+struct Ahead {
+    step: Step,
+    batch: Vec<(SeqId, u32)>,
+    vocab: usize,
+}
+
+/// What a snapshot keeps: a copy of the state, and shares of the KV pages, which are copied before they are written.
+struct Saved<B> {
+    state: B,
+    pages: Vec<Arc<Page>>,
+}
+
+/// The model on a GPU.
+pub struct GpuModel<G: Gpu> {
+    program: Program<G>,
+    sequences: BTreeMap<SeqId, Sequence>,
+    next: u64,
+    ahead: Option<Ahead>,
+}
+
+impl<G: Gpu> GpuModel<G> {
+    /// Shares the weights with the device.
+    ///
+    /// # Errors
+    /// Of the device: memory, or a shader that does not compile.
+    pub fn new(gpu: G, shape: &Shape, weights: &Weights, options: Options) -> Result<Self, GpuError> {
+        let program = Program::new(gpu, shape, weights, options)?;
+        Ok(Self { program, sequences: BTreeMap::new(), next: 0, ahead: None })
+    }
+
+    /// The layer program, for counts.
+    pub fn program(&self) -> &Program<G> {
+        &self.program
+    }
+
+    /// As [`Self::program`].
+    pub fn program_mut(&mut self) -> &mut Program<G> {
+        &mut self.program
+    }
+
+    fn insert(&mut self, held: Held, room: usize) -> SeqId {
+        let id = SeqId(self.next);
+        self.next += 1;
+        self.sequences.insert(id, Sequence { held, room });
+        id
+    }
+
+    /// Refuses what cannot be appended, before anything changes.
+    fn check(&self, seq: SeqId, tokens: &[u32]) -> Result<(), ModelError> {
+        let s = self.sequences.get(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
+        let vocab = self.program.shape().vocab;
+        if let Some(&id) = tokens.iter().find(|&&t| t as usize >= vocab) {
+            return Err(ModelError::BadToken { id, vocab });
+        }
+        let asked = self.seen(seq) + tokens.len();
+        if asked > s.room {
+            return Err(ModelError::OutOfRoom { asked, room: s.room });
+        }
+        Ok(())
+    }
+
+    fn check_batch(&self, batch: &[(SeqId, u32)]) -> Result<(), ModelError> {
+        for (i, &(seq, token)) in batch.iter().enumerate() {
+            if batch[..i].iter().any(|&(other, _)| other == seq) {
+                return Err(ModelError::Unknown("a sequence stands twice in a decode batch"));
+            }
+            self.check(seq, &[token])?;
+        }
+        Ok(())
+    }
+
+    /// Tokens that the sequence has seen, a step ahead not counted.
+    fn seen(&self, seq: SeqId) -> usize {
+        let begun = usize::from(self.in_ahead(seq));
+        self.sequences.get(&seq).map_or(0, |s| s.held.len as usize - begun)
+    }
+
+    fn in_ahead(&self, seq: SeqId) -> bool {
+        self.ahead.as_ref().is_some_and(|a| a.batch.iter().any(|&(s, _)| s == seq))
+    }
+
+    /// Drops the step ahead where it has one of these sequences: their state is the one before it.
+    fn settle(&mut self, mut seqs: impl Iterator<Item = SeqId>) -> Result<(), ModelError> {
+        if !seqs.any(|seq| self.in_ahead(seq)) {
+            return Ok(());
+        }
+        match self.ahead.take() {
+            Some(ahead) => self.drop_step(ahead.step, &ahead.batch),
+            None => Ok(()),
+        }
+    }
+
+    fn drop_step(&mut self, step: Step, batch: &[(SeqId, u32)]) -> Result<(), ModelError> {
+        self.undo(batch);
+        Ok(self.program.wait_step(step)?)
+    }
+
+    /// The states are those before the last step again.
+    fn undo(&mut self, batch: &[(SeqId, u32)]) {
+        for (seq, _) in batch {
+            if let Some(s) = self.sequences.get_mut(seq) {
+                s.held.undo_step();
+            }
+        }
+    }
+
+    /// Starts a step; the states of the sequences are those after it.
+    fn start(&mut self, batch: &[(SeqId, u32)], tokens: bool, vocab: Option<usize>) -> Result<Step, ModelError> {
+        let tokens: Option<Vec<u32>> = tokens.then(|| batch.iter().map(|b| b.1).collect());
+        // All are there and different, as `check_batch` saw: taken out, so that each can be borrowed.
+        let mut taken: Vec<(SeqId, Sequence)> =
+            batch.iter().filter_map(|&(seq, _)| self.sequences.remove_entry(&seq)).collect();
+        let mut held: Vec<&mut Held> = taken.iter_mut().map(|(_, s)| &mut s.held).collect();
+        let step = self.program.start_step(&mut held, tokens.as_deref(), vocab.map(|v| v as u32));
+        self.sequences.extend(taken);
+        Ok(step?)
+    }
+}
+
+impl<G> Model for GpuModel<G>
+where
+    G: Gpu + Send,
+    G::Buffer: Send + Sync + 'static,
+{
+    fn shape(&self) -> &Shape {
+        self.program.shape()
+    }
+
+    fn device(&self) -> String {
+        self.program.gpu().name()
+    }
+
+    fn prefill_chunk(&self) -> usize {
+        self.program.options().chunk as usize
+    }
+
+    fn begin(&mut self, room: usize) -> Result<SeqId, ModelError> {
+        let held = self.program.begin()?;
+        Ok(self.insert(held, room))
+    }
+
+    fn end(&mut self, seq: SeqId) {
+        if let Err(error) = self.settle(std::iter::once(seq)) {
+            tracing::error!(%error, "a step that nobody waits for failed");
+        }
+        self.sequences.remove(&seq);
+    }
+
+    fn len(&self, seq: SeqId) -> usize {
+        self.seen(seq)
+    }
+
+    fn prefill(&mut self, seq: SeqId, tokens: &[u32], rows: Rows) -> Result<Logits, ModelError> {
+        self.check(seq, tokens)?;
+        self.settle(std::iter::once(seq))?;
+        let s = self.sequences.get_mut(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
+        let mut all = Logits { vocab: self.program.shape().vocab, data: Vec::new() };
+        let mut parts = tokens.chunks(self.program.options().chunk as usize).peekable();
+        while let Some(part) = parts.next() {
+            let rows = if rows == Rows::Last && parts.peek().is_some() { Rows::None } else { rows };
+            all.data.append(&mut self.program.prefill(&mut s.held, part, rows)?.data);
+        }
+        Ok(all)
+    }
+
+    fn decode(&mut self, batch: &[(SeqId, u32)]) -> Result<Logits, ModelError> {
+        self.check_batch(batch)?;
+        self.settle(batch.iter().map(|b| b.0))?;
+        let mut all = Logits { vocab: self.program.shape().vocab, data: Vec::new() };
+        let mut begun = 0;
+        for part in batch.chunks(DECODE_BATCH) {
+            let done = self.start(part, true, None).and_then(|step| {
+                begun += part.len();
+                Ok(self.program.finish_logits(step)?)
+            });
+            match done {
+                Ok(mut logits) => all.data.append(&mut logits),
+                Err(e) => {
+                    self.undo(&batch[..begun]);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn decode_greedy(&mut self, batch: &[(SeqId, u32)], vocab: usize) -> Result<Option<Vec<u32>>, ModelError> {
+        if batch.is_empty() || batch.len() > DECODE_BATCH {
+            return Ok(None);
+        }
+        self.check_batch(batch)?;
+        let begun = match self.ahead.take() {
+            Some(a) if a.batch == batch && a.vocab == vocab => Some(a.step),
+            other => {
+                self.ahead = other;
+                self.settle(batch.iter().map(|b| b.0))?;
+                None
+            }
+        };
+        let step = match begun {
+            Some(step) => step,
+            None => self.start(batch, true, Some(vocab))?,
+        };
+        // The next step follows with the tokens as they lie on the device, if nobody else's is in flight.
+        let room = batch.iter().all(|(seq, _)| self.sequences.get(seq).is_some_and(|s| (s.held.len as usize) < s.room));
+        let next = match room && self.ahead.is_none() {
+            // Where it cannot begin, the call that asks for it says why.
+            true => self.start(batch, false, Some(vocab)).ok(),
+            false => None,
+        };
+        let tokens = match self.program.finish_tokens(step) {
+            Ok(tokens) => tokens,
+            Err(e) => {
+                let dropped = next.map_or(Ok(()), |next| self.drop_step(next, batch));
+                self.undo(batch);
+                return dropped.and(Err(e.into()));
+            }
+        };
+        self.ahead = next.map(|step| Ahead {
+            step,
+            batch: batch.iter().zip(&tokens).map(|(&(seq, _), &token)| (seq, token)).collect(),
+            vocab,
+        });
+        Ok(Some(tokens))
+    }
+
+    fn snapshot(&mut self, seq: SeqId) -> Result<Snapshot, ModelError> {
+        self.settle(std::iter::once(seq))?;
+        let s = self.sequences.get(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
+        let state = self.program.save(&s.held)?;
+        let sizes = self.program.state_sizes();
+        let bytes = sizes.slot() + s.held.pages.len() as u64 * sizes.page;
+        let saved = Saved { state, pages: s.held.pages.clone() };
+        Ok(Snapshot { len: s.held.len as usize, bytes, state: Arc::new(saved) })
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot, room: usize) -> Result<SeqId, ModelError> {
+        let saved = snapshot
+            .state
+            .downcast_ref::<Saved<G::Buffer>>()
+            .ok_or(ModelError::Unknown("the snapshot was made by another model"))?;
+        if snapshot.len > room {
+            return Err(ModelError::OutOfRoom { asked: snapshot.len, room });
+        }
+        let held = self.program.load(&saved.state, saved.pages.clone(), snapshot.len as u32)?;
+        Ok(self.insert(held, room))
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.program.state_bytes()
+    }
+}

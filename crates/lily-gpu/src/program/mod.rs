@@ -1,0 +1,293 @@
+//! The layer program: which kernels a prefill chunk and a decoded token run, in which order, on which memory.
+//!
+//! - `prefill`: a chunk of one sequence in one command buffer, routing and experts included.
+//! - `decode`: one token of up to eight sequences in one command buffer; the device chooses the next tokens itself, so
+//!   that the next step can follow without the host.
+//! - `pools`: pages of the KV cache, slots of recurrent state.
+//!
+//! It is written once for every device. `docs/metal.md` counts its dispatches and bytes.
+
+mod decode;
+mod pools;
+mod prefill;
+
+pub use decode::{DECODE_BATCH, Step};
+pub use pools::{Direction, Page, Pools, Slots, StateSizes};
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lily_checkpoint::Weights;
+use lily_model::{LayerKind, Shape};
+
+use crate::gpu::{Contents, Dispatched, Gpu, GpuError, Ticket};
+use crate::kernels::{Body, Element, KV_PAGE, KvPool, View};
+use crate::weights::DeviceWeights;
+use decode::Steps;
+use prefill::Scratch;
+
+/// How the model is computed.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Type of cached keys and values and of the inputs of prefill's matrix products: BF16 as shipped, F32 for tests.
+    pub element: Element,
+    /// Matrix tiles of the BF16 products.
+    pub body: Body,
+    /// Most tokens of a prefill pass, a multiple of 64.
+    pub chunk: u32,
+}
+
+impl Options {
+    /// Tokens of a prefill pass unless something else is asked for.
+    pub const CHUNK: u32 = 4096;
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { element: Element::Bf16, body: Body::Simdgroup, chunk: Self::CHUNK }
+    }
+}
+
+/// A part of the model, for counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Embedding rows, and the first norm.
+    Embed,
+    /// A layer, mixer and experts.
+    Layer(LayerKind),
+    /// Final norm, head and choice.
+    Head,
+    /// Copies of state.
+    Copy,
+}
+
+/// What a sequence holds on the device.
+pub struct Held {
+    /// State slots.
+    pub slots: Slots,
+    /// Pages of the KV cache, in the order of positions.
+    pub pages: Vec<Arc<Page>>,
+    /// Tokens seen.
+    pub len: u32,
+}
+
+/// The model on a device.
+pub struct Program<G: Gpu> {
+    gpu: G,
+    shape: Shape,
+    options: Options,
+    weights: DeviceWeights<G::Buffer>,
+    pools: Pools<G::Buffer>,
+    /// Rotary frequencies `[32]` F32.
+    frequencies: G::Buffer,
+    scratch: Option<Scratch<G::Buffer>>,
+    steps: Steps<G::Buffer>,
+    /// Parts of the open command buffer, and how many dispatches it had when each began.
+    marks: Vec<(Part, usize)>,
+    /// Of command buffers in flight.
+    marked: BTreeMap<Ticket, Vec<(Part, usize)>>,
+    /// What command buffers did, where it is counted.
+    counted: Option<Vec<(Part, Dispatched)>>,
+}
+
+impl<G: Gpu> Program<G> {
+    /// Shares the weights with the device.
+    ///
+    /// # Errors
+    /// Of the device: memory, or a shader that does not compile.
+    pub fn new(gpu: G, shape: &Shape, weights: &Weights, options: Options) -> Result<Self, GpuError> {
+        assert!(options.chunk > 0 && options.chunk.is_multiple_of(64), "chunks of {} tokens", options.chunk);
+        let half = shape.rotary_dim / 2;
+        // docs/model.md §4.3: rounded once to F32.
+        let frequency = |j: usize| f64::from(shape.rope_theta).powf(-2.0 * j as f64 / shape.rotary_dim as f64) as f32;
+        let frequencies: Vec<u8> = (0..half).flat_map(|j| frequency(j).to_ne_bytes()).collect();
+        let buffer = gpu.allocate(frequencies.len() as u64, Contents::Weights)?;
+        gpu.upload(&buffer, 0, &frequencies)?;
+        Ok(Self {
+            weights: DeviceWeights::share(&gpu, weights)?,
+            pools: Pools::new(&gpu, shape, options.element)?,
+            steps: Steps::new(&gpu, shape)?,
+            frequencies: buffer,
+            scratch: None,
+            shape: shape.clone(),
+            options,
+            gpu,
+            marks: Vec::new(),
+            marked: BTreeMap::new(),
+            counted: None,
+        })
+    }
+
+    /// The device.
+    pub fn gpu(&self) -> &G {
+        &self.gpu
+    }
+
+    /// The numbers of the checkpoint.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// How the model is computed.
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    /// Bytes of device memory held for sequences.
+    pub fn state_bytes(&self) -> u64 {
+        self.pools.bytes()
+    }
+
+    /// Bytes of a sequence's state by part.
+    pub fn state_sizes(&self) -> StateSizes {
+        self.pools.sizes()
+    }
+
+    /// An empty sequence.
+    ///
+    /// # Errors
+    /// Of the device: memory.
+    pub fn begin(&mut self) -> Result<Held, GpuError> {
+        let slots = self.slots()?;
+        self.pools.clear_slot(&self.gpu, slots.past())?;
+        Ok(Held { slots, pages: Vec::new(), len: 0 })
+    }
+
+    /// A sequence that has seen `len` tokens with random keys, values and state, for counts and benchmarks.
+    ///
+    /// # Errors
+    /// Of the device: memory.
+    pub fn begin_filled(&mut self, len: u32, seed: u64) -> Result<Held, GpuError> {
+        let mut held = self.begin()?;
+        self.ready_pages(&mut held, len)?;
+        self.run()?;
+        let sizes = self.pools.sizes();
+        let mut state = seed;
+        // BF16 values of ±0.5 to ±1; as F32, pairs of them.
+        let mut random = |bytes: u64| -> Vec<u8> {
+            (0..bytes / 2)
+                .flat_map(|_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    (((state >> 33) as u16 & 0x807f) | 0x3f00).to_ne_bytes()
+                })
+                .collect()
+        };
+        for page in &held.pages {
+            self.gpu.upload(self.pools.kv(), u64::from(page.index()) * sizes.page, &random(sizes.page))?;
+        }
+        let slot = u64::from(held.slots.past());
+        for layer in 0..sizes.layers as usize {
+            for (pool, size) in [(self.pools.recurrent(layer), sizes.recurrent), (self.pools.conv(layer), sizes.conv)] {
+                self.gpu.upload(pool.buffer, pool.offset + slot * size, &random(size))?;
+            }
+        }
+        held.len = len;
+        Ok(held)
+    }
+
+    /// A copy of a sequence's recurrent state. Its KV pages need none: who writes a page that others hold copies it.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn save(&mut self, held: &Held) -> Result<G::Buffer, GpuError> {
+        let saved = self.gpu.allocate(self.pools.sizes().slot(), Contents::State)?;
+        self.mark(Part::Copy);
+        self.pools.copy_slot(&mut self.gpu, held.slots.past(), &saved, Direction::Save)?;
+        self.run()?;
+        Ok(saved)
+    }
+
+    /// A sequence of `len` tokens with a saved state.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn load(&mut self, saved: &G::Buffer, pages: Vec<Arc<Page>>, len: u32) -> Result<Held, GpuError> {
+        let slots = self.slots()?;
+        self.mark(Part::Copy);
+        self.pools.copy_slot(&mut self.gpu, slots.past(), saved, Direction::Load)?;
+        self.run()?;
+        Ok(Held { slots, pages, len })
+    }
+
+    fn slots(&mut self) -> Result<Slots, GpuError> {
+        self.mark(Part::Copy);
+        let slots = self.pools.slots(&mut self.gpu)?;
+        if self.gpu.encoded() > 0 {
+            self.run()?;
+        }
+        Ok(slots)
+    }
+
+    /// From now on, keep what each dispatch did; [`Self::counted`] has it.
+    pub fn count(&mut self) {
+        self.counted = Some(Vec::new());
+    }
+
+    /// The dispatches since [`Self::count`] or the last call.
+    pub fn counted(&mut self) -> Vec<(Part, Dispatched)> {
+        self.counted.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Dispatches encoded from now on belong to `part`.
+    fn mark(&mut self, part: Part) {
+        self.marks.push((part, self.gpu.encoded()));
+    }
+
+    fn commit(&mut self) -> Result<Ticket, GpuError> {
+        let ticket = self.gpu.commit()?;
+        self.marked.insert(ticket, std::mem::take(&mut self.marks));
+        Ok(ticket)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<(), GpuError> {
+        let marks = self.marked.remove(&ticket).unwrap_or_default();
+        let finished = self.gpu.wait(ticket)?;
+        if let Some(counted) = &mut self.counted {
+            for (i, dispatched) in finished.dispatches.into_iter().enumerate() {
+                let part = marks.iter().rev().find(|(_, from)| *from <= i).map_or(Part::Copy, |m| m.0);
+                counted.push((part, dispatched));
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits and waits.
+    fn run(&mut self) -> Result<(), GpuError> {
+        let ticket = self.commit()?;
+        self.wait(ticket)
+    }
+}
+
+/// Values of a row of a linear layer's projections: q | k | v | z | a | b.
+fn linear_stride(s: &Shape) -> usize {
+    s.conv_dim() + s.value_dim() + 2 * s.linear_value_heads
+}
+
+/// Values of a row of a full layer's projections: q with gates | k | v.
+fn full_stride(s: &Shape) -> usize {
+    2 * s.query_dim() + 2 * s.kv_dim()
+}
+
+/// Keys and values of full layer `index`.
+fn kv<'a, B: Clone>(
+    s: &Shape,
+    element: Element,
+    pools: &'a Pools<B>,
+    index: usize,
+    table: View<'a, B>,
+    table_stride: u32,
+) -> KvPool<'a, B> {
+    let layer = 2 * s.kv_dim() as u64 * u64::from(KV_PAGE) * element.size();
+    let pool = View::at(pools.kv(), index as u64 * layer);
+    KvPool { pool, element, page_stride: pools.sizes().page / element.size(), table, table_stride }
+}
+
+fn words(values: &[u32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_ne_bytes()).collect()
+}
+
+fn read_floats<G: Gpu>(gpu: &G, view: View<'_, G::Buffer>, values: usize) -> Result<Vec<f32>, GpuError> {
+    let mut bytes = vec![0; 4 * values];
+    gpu.read(view.buffer, view.offset, &mut bytes)?;
+    Ok(bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect())
+}

@@ -1,0 +1,248 @@
+//! Memory of sequences: pages of the KV cache, and slots of recurrent and convolution state. Both grow as sequences do.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lily_model::{LayerKind, Shape};
+
+use crate::gpu::{Contents, Gpu, GpuError};
+use crate::kernels::{CopySlices, Element, KV_PAGE, View, copy_slices};
+
+/// A page of the KV cache: 64 positions of all full layers. Free again when the last holder drops it.
+pub struct Page {
+    index: u32,
+    free: Arc<Mutex<Vec<u32>>>,
+}
+
+impl Page {
+    /// Its place in the pool.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.index);
+    }
+}
+
+/// The two slots of a sequence: a step reads one and writes the other, so that a step can be dropped.
+pub struct Slots {
+    pair: u32,
+    /// Which of the two holds the state after the last step.
+    current: u32,
+    free: Arc<Mutex<Vec<u32>>>,
+}
+
+impl Slots {
+    /// The slot that a step reads.
+    pub fn past(&self) -> u32 {
+        2 * self.pair + self.current
+    }
+
+    /// The slot that a step writes.
+    pub fn next(&self) -> u32 {
+        2 * self.pair + (1 - self.current)
+    }
+
+    /// The step counts.
+    pub fn swap(&mut self) {
+        self.current = 1 - self.current;
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.pair);
+    }
+}
+
+/// Bytes of the state of one sequence outside the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSizes {
+    /// Linear layers.
+    pub layers: u64,
+    /// A layer's recurrent state: `[value heads × 128 × 128]` F32.
+    pub recurrent: u64,
+    /// A layer's convolution state: `[3 × channels]` F32.
+    pub conv: u64,
+    /// A page of the KV cache, all full layers.
+    pub page: u64,
+}
+
+impl StateSizes {
+    /// Of a model of this shape with keys and values of type `kv`.
+    pub fn of(shape: &Shape, kv: Element) -> Self {
+        let layers = shape.count(LayerKind::Linear) as u64;
+        Self {
+            layers,
+            recurrent: shape.recurrent_bytes() / layers.max(1),
+            conv: (4 * (shape.conv_taps - 1) * shape.conv_dim()) as u64,
+            page: shape.kv_values_per_token() * u64::from(KV_PAGE) * kv.size(),
+        }
+    }
+
+    /// Of all linear layers together.
+    pub fn slot(&self) -> u64 {
+        self.layers * (self.recurrent + self.conv)
+    }
+}
+
+/// Device memory of all sequences. A buffer that grows is copied on the device.
+pub struct Pools<B> {
+    sizes: StateSizes,
+    /// `[pages × page]`.
+    kv: B,
+    pages: u32,
+    free_pages: Arc<Mutex<Vec<u32>>>,
+    /// `[linear layers × slots × recurrent]`.
+    recurrent: B,
+    /// `[linear layers × slots × conv]`.
+    conv: B,
+    pairs: u32,
+    free_pairs: Arc<Mutex<Vec<u32>>>,
+}
+
+impl<B: Clone> Pools<B> {
+    /// Room for one sequence of one page.
+    pub fn new<G: Gpu<Buffer = B>>(gpu: &G, shape: &Shape, kv: Element) -> Result<Self, GpuError> {
+        let sizes = StateSizes::of(shape, kv);
+        Ok(Self {
+            sizes,
+            kv: gpu.allocate(sizes.page, Contents::Cache)?,
+            pages: 1,
+            free_pages: Arc::new(Mutex::new(vec![0])),
+            recurrent: gpu.allocate(2 * sizes.layers * sizes.recurrent, Contents::State)?,
+            conv: gpu.allocate(2 * sizes.layers * sizes.conv, Contents::State)?,
+            pairs: 1,
+            free_pairs: Arc::new(Mutex::new(vec![0])),
+        })
+    }
+
+    /// Bytes by part.
+    pub fn sizes(&self) -> StateSizes {
+        self.sizes
+    }
+
+    /// The KV pool.
+    pub fn kv(&self) -> &B {
+        &self.kv
+    }
+
+    /// Recurrent states of a linear layer, by slot.
+    pub fn recurrent(&self, layer: usize) -> View<'_, B> {
+        View::at(&self.recurrent, layer as u64 * u64::from(2 * self.pairs) * self.sizes.recurrent)
+    }
+
+    /// Convolution states of a linear layer, by slot.
+    pub fn conv(&self, layer: usize) -> View<'_, B> {
+        View::at(&self.conv, layer as u64 * u64::from(2 * self.pairs) * self.sizes.conv)
+    }
+
+    /// Bytes of device memory held.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.pages) * self.sizes.page + u64::from(2 * self.pairs) * self.sizes.slot()
+    }
+
+    /// A free page; the pool doubles where there is none. What the page holds is undefined.
+    pub fn page<G: Gpu<Buffer = B>>(&mut self, gpu: &mut G) -> Result<Page, GpuError> {
+        if let Some(index) = pop(&self.free_pages) {
+            return Ok(Page { index, free: self.free_pages.clone() });
+        }
+        let more = 2 * self.pages;
+        let kv = gpu.allocate(u64::from(more) * self.sizes.page, Contents::Cache)?;
+        slices(gpu, View::of(&self.kv), View::of(&kv), [self.sizes.page; 2], self.sizes.page, self.pages)?;
+        let mut free = self.free_pages.lock().unwrap_or_else(PoisonError::into_inner);
+        // Popped from the end: lower pages first.
+        free.extend((self.pages..more).rev());
+        (self.kv, self.pages) = (kv, more);
+        let index = free.pop().ok_or(GpuError::Memory(self.sizes.page))?;
+        drop(free);
+        Ok(Page { index, free: self.free_pages.clone() })
+    }
+
+    /// Two free slots; what they hold is undefined.
+    pub fn slots<G: Gpu<Buffer = B>>(&mut self, gpu: &mut G) -> Result<Slots, GpuError> {
+        if let Some(pair) = pop(&self.free_pairs) {
+            return Ok(Slots { pair, current: 0, free: self.free_pairs.clone() });
+        }
+        let more = 2 * self.pairs;
+        let [recurrent, conv] = [(&self.recurrent, self.sizes.recurrent), (&self.conv, self.sizes.conv)].map(
+            |(old, size)| -> Result<B, GpuError> {
+                let new = gpu.allocate(u64::from(2 * more) * self.sizes.layers * size, Contents::State)?;
+                let (from, to) = (u64::from(2 * self.pairs) * size, u64::from(2 * more) * size);
+                slices(gpu, View::of(old), View::of(&new), [from, to], from, self.sizes.layers as u32)?;
+                Ok(new)
+            },
+        );
+        (self.recurrent, self.conv) = (recurrent?, conv?);
+        let mut free = self.free_pairs.lock().unwrap_or_else(PoisonError::into_inner);
+        free.extend((self.pairs..more).rev());
+        self.pairs = more;
+        let pair = free.pop().ok_or(GpuError::Memory(self.sizes.slot()))?;
+        drop(free);
+        Ok(Slots { pair, current: 0, free: self.free_pairs.clone() })
+    }
+
+    /// Zeros in `slot`: the state before the first token. Only while nothing in flight uses the slot.
+    pub fn clear_slot<G: Gpu<Buffer = B>>(&self, gpu: &G, slot: u32) -> Result<(), GpuError> {
+        for layer in 0..self.sizes.layers as usize {
+            for (pool, size) in [(self.recurrent(layer), self.sizes.recurrent), (self.conv(layer), self.sizes.conv)] {
+                gpu.upload(pool.buffer, pool.offset + u64::from(slot) * size, &vec![0; size as usize])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the state in `slot` to `saved`, or from it.
+    pub fn copy_slot<G: Gpu<Buffer = B>>(
+        &self,
+        gpu: &mut G,
+        slot: u32,
+        saved: &B,
+        direction: Direction,
+    ) -> Result<(), GpuError> {
+        let StateSizes { layers, recurrent, conv, .. } = self.sizes;
+        for (pool, size, at) in [(self.recurrent(0), recurrent, 0), (self.conv(0), conv, layers * recurrent)] {
+            let pool = View::at(pool.buffer, pool.offset + u64::from(slot) * size);
+            let (saved, apart) = (View::at(saved, at), u64::from(2 * self.pairs) * size);
+            match direction {
+                Direction::Save => slices(gpu, pool, saved, [apart, size], size, layers as u32)?,
+                Direction::Load => slices(gpu, saved, pool, [size, apart], size, layers as u32)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a page into another.
+    pub fn copy_page<G: Gpu<Buffer = B>>(&self, gpu: &mut G, from: &Page, to: &Page) -> Result<(), GpuError> {
+        let at = |page: &Page| View::at(&self.kv, u64::from(page.index) * self.sizes.page);
+        slices(gpu, at(from), at(to), [0, 0], self.sizes.page, 1)
+    }
+}
+
+/// Of [`Pools::copy_slot`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Out of the slot.
+    Save,
+    /// Into the slot.
+    Load,
+}
+
+/// `count` slices of `bytes`, `strides` apart where they come from and where they go.
+fn slices<G: Gpu>(
+    gpu: &mut G,
+    from: View<'_, G::Buffer>,
+    to: View<'_, G::Buffer>,
+    strides: [u64; 2],
+    bytes: u64,
+    count: u32,
+) -> Result<(), GpuError> {
+    let [from_stride, to_stride] = strides;
+    copy_slices(gpu, &CopySlices { from, from_stride, to, to_stride, bytes, count })
+}
+
+fn pop(free: &Mutex<Vec<u32>>) -> Option<u32> {
+    free.lock().unwrap_or_else(PoisonError::into_inner).pop()
+}

@@ -1,0 +1,105 @@
+//! The whole model on the emulated GPU, demo checkpoint, against the golden values (`demo/eval/README.md`).
+#![cfg(feature = "emulated")]
+
+#[path = "../../lily-cpu/tests/common/mod.rs"]
+mod common;
+
+use common::demo::{Scores, greedy, ids, json};
+use common::{argmax, open};
+use lily_checkpoint::Checkpoint;
+use lily_cpu::{Local, Oracle};
+use lily_gpu::device::emulated::Emulated;
+use lily_gpu::kernels::Element;
+use lily_gpu::{GpuModel, Options};
+use lily_model::{Model, Rows};
+
+fn model(checkpoint: &Checkpoint, element: Element) -> GpuModel<Emulated> {
+    let gpu = Emulated::new(2, 3).expect("tests run where the emulator does");
+    GpuModel::new(gpu, checkpoint.shape(), checkpoint.weights(), Options { element, ..Options::default() })
+        .expect("the model")
+}
+
+/// As shipped, with BF16: perplexity within 0.04 % of the F32 golden values, the same top id in at least 96.35 % of positions.
+fn shipped_is_close(golden: &str) {
+    let checkpoint = open("demo/4bit");
+    let golden = json(golden);
+    let want = Scores::golden(&golden);
+    let got = Scores::of(&mut model(&checkpoint, Element::Bf16), &ids(&golden["input_ids"]));
+    let drift = got.perplexity() / want.perplexity() - 1.0;
+    println!(
+        "{} positions: perplexity {:.6} ({:+.5} %), same top id {:.4}, largest difference {:.2e} nats",
+        want.nll.len(),
+        got.perplexity(),
+        100.0 * drift,
+        got.same_top(&want),
+        got.worst(&want)
+    );
+    assert!(drift.abs() < 4e-4, "perplexity is off by {drift}");
+    assert!(got.same_top(&want) >= 0.9635);
+}
+
+#[test]
+fn bf16_on_192_positions() {
+    shipped_is_close("demo/eval/golden_4bit_fp32_192.json");
+}
+
+#[test]
+fn bf16_on_2048_positions() {
+    shipped_is_close("demo/eval/golden_4bit_fp32_2048.json");
+}
+
+#[test]
+fn f32_tiles_on_192_positions() {
+    let checkpoint = open("demo/4bit");
+    let golden = json("demo/eval/golden_4bit_fp32_192.json");
+    let want = Scores::golden(&golden);
+    let got = Scores::of(&mut model(&checkpoint, Element::F32), &ids(&golden["input_ids"]));
+    println!("largest difference {:.2e} nats", got.worst(&want));
+    assert!(got.worst(&want) < 1e-3);
+    assert_eq!(got.top, want.top);
+}
+
+/// With F32 tiles all greedy texts are the oracle's. With BF16 a text may leave it only where the oracle's two best logits
+/// are closer than the largest error of a logit that was measured in all the texts.
+#[test]
+fn greedy_completions() {
+    let checkpoint = open("demo/4bit");
+    let golden = json("demo/eval/greedy_4bit_fp32.json");
+    let (mut exact, mut shipped) = (model(&checkpoint, Element::F32), model(&checkpoint, Element::Bf16));
+    let mut oracle = Local::new(Oracle::new(checkpoint.shape(), checkpoint.weights()));
+    let completions = golden["completions"].as_array().expect("a list");
+    let (mut left, mut error) = (Vec::new(), 0.0f32);
+    for c in completions {
+        let (prompt, expected) = (ids(&c["prompt_ids"]), ids(&c["output_ids"]));
+        assert_eq!(greedy(&mut exact, &prompt, &expected), expected, "{}", c["prompt"]);
+
+        let mut model = [&mut shipped as &mut dyn Model, &mut oracle].map(|model| {
+            let seq = model.begin(prompt.len() + expected.len()).expect("room");
+            let logits = model.prefill(seq, &prompt, Rows::Last).expect("prefill");
+            (model, seq, logits)
+        });
+        for &token in &expected {
+            let [got, want] = [0, 1].map(|i| model[i].2.row(0).to_vec());
+            error = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(error, f32::max);
+            assert_eq!(argmax(&want), token);
+            if argmax(&got) != token {
+                let gap = want[token as usize] - want[argmax(&got) as usize];
+                println!("{}: left where the oracle's best logits are {gap:.3} apart", c["prompt"]);
+                left.push(gap);
+                break;
+            }
+            for (model, seq, logits) in &mut model {
+                *logits = model.decode(&[(*seq, token)]).expect("decode");
+            }
+        }
+        for (model, seq, _) in model {
+            model.end(seq);
+        }
+    }
+    println!(
+        "BF16: {} of {} texts left the oracle's; largest error of a logit {error:.3}",
+        left.len(),
+        completions.len()
+    );
+    assert!(left.iter().all(|gap| *gap < error));
+}

@@ -1,0 +1,81 @@
+//! From `--device` to a running model.
+
+use anyhow::Result;
+use lily_checkpoint::Checkpoint;
+use lily_cpu::{Bf16, Fast, Local, Oracle};
+use lily_gpu::{GpuModel, Options};
+use lily_model::Model;
+
+use crate::cli::{Device, EngineKind};
+
+/// A device that is there.
+pub enum Chosen {
+    /// All cores.
+    Cpu,
+    /// The GPU of a Mac, with the shader compiled.
+    #[cfg(target_os = "macos")]
+    Metal(lily_gpu::device::metal::Metal),
+    /// The kernels on the CPU.
+    #[cfg(feature = "emulated")]
+    Emulated(lily_gpu::device::emulated::Emulated),
+}
+
+/// Open what was asked for.
+pub fn choose(device: Device) -> Result<Chosen> {
+    match device {
+        Device::Cpu => Ok(Chosen::Cpu),
+        Device::Auto => Ok(automatic()),
+        Device::Metal => metal(),
+        #[cfg(feature = "emulated")]
+        Device::Emulated => Ok(Chosen::Emulated(emulated()?)),
+    }
+}
+
+/// The emulator on all cores, threads in a random order of a fixed seed.
+#[cfg(feature = "emulated")]
+pub fn emulated() -> Result<lily_gpu::device::emulated::Emulated> {
+    let workers = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    Ok(lily_gpu::device::emulated::Emulated::new(workers, 1)?)
+}
+
+#[cfg(target_os = "macos")]
+fn metal() -> Result<Chosen> {
+    Ok(Chosen::Metal(lily_gpu::device::metal::Metal::open()?))
+}
+
+#[cfg(not(target_os = "macos"))]
+fn metal() -> Result<Chosen> {
+    anyhow::bail!("--device metal needs a Mac; this lily was built for {}", std::env::consts::OS)
+}
+
+/// The GPU of a Mac, or a line that says why not.
+#[cfg(target_os = "macos")]
+fn automatic() -> Chosen {
+    metal().unwrap_or_else(|error| {
+        eprintln!("Computing on the CPU: {error:#}");
+        Chosen::Cpu
+    })
+}
+
+#[cfg(not(target_os = "macos"))]
+fn automatic() -> Chosen {
+    Chosen::Cpu
+}
+
+impl Chosen {
+    /// Ready the model. `engine` and `threads` are the CPU's.
+    pub fn model(self, checkpoint: &Checkpoint, engine: EngineKind, threads: usize) -> Result<Box<dyn Model>> {
+        let (shape, weights) = (checkpoint.shape(), checkpoint.weights());
+        Ok(match (self, engine) {
+            (_, EngineKind::Oracle) => Box::new(Local::new(Oracle::new(shape, weights))),
+            (Self::Cpu, EngineKind::Fast) => Box::new(Local::new(Fast::<Bf16>::new(shape, weights, threads))),
+            #[cfg(target_os = "macos")]
+            (Self::Metal(gpu), _) => {
+                let options = Options { body: gpu.body(), ..Options::default() };
+                Box::new(GpuModel::new(gpu, shape, weights, options)?)
+            }
+            #[cfg(feature = "emulated")]
+            (Self::Emulated(gpu), _) => Box::new(GpuModel::new(gpu, shape, weights, Options::default())?),
+        })
+    }
+}
