@@ -4,7 +4,6 @@
 use lily_checkpoint::synthetic;
 use lily_gpu::count::{Count, Minimum};
 use lily_gpu::device::emulated::Emulated;
-use lily_gpu::kernels::Body;
 use lily_gpu::program::Part;
 use lily_gpu::{Options, program::Program};
 use lily_model::{LayerKind, Shape};

@@ -22,7 +22,9 @@ pub fn count(chunk: u32) -> Result<()> {
     let checkpoint = synthetic::mlx4_in_memory(&shape, 1)?;
     let gpu = crate::device::emulated()?;
     let mut program = Program::new(gpu, &shape, checkpoint.weights(), Options::default())?;
-    println!("Bytes of one linear and one full layer at the dimensions of the 35B model. Weights, cache and state count");
+    println!(
+        "Bytes of one linear and one full layer at the dimensions of the 35B model. Weights, cache and state count"
+    );
     println!("every load and store of a lane, activations each 128-byte line once a dispatch.");
     for context in [256, 4096] {
         let mut held = program.begin_filled(context, 1)?;
