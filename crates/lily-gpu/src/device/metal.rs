@@ -27,6 +27,9 @@ use crate::shader::is_tensor;
 
 type Object<T> = Retained<ProtocolObject<T>>;
 
+/// A kernel and the values of its function constants by index.
+type Specialised = (&'static str, Vec<(usize, u32)>);
+
 /// The device.
 pub struct Metal {
     device: Object<dyn MTLDevice>,
@@ -34,7 +37,7 @@ pub struct Metal {
     library: Object<dyn MTLLibrary>,
     /// The kernels with tensor operations, or why there are none.
     tensor: Result<Object<dyn MTLLibrary>, String>,
-    pipelines: HashMap<(&'static str, Vec<(usize, u32)>), Object<dyn MTLComputePipelineState>>,
+    pipelines: HashMap<Specialised, Object<dyn MTLComputePipelineState>>,
     open: Option<Open>,
     committed: BTreeMap<Ticket, (Object<dyn MTLCommandBuffer>, Vec<Dispatched>)>,
     next: u64,
@@ -57,6 +60,15 @@ pub struct Buffer {
     /// Host bytes that must outlive the GPU's use of them.
     host: Option<Bytes>,
 }
+
+// SAFETY: Metal's objects are counted atomically and belong to no thread. Command buffers and encoders must not be used by
+// two threads at once: they are reached through `&mut Metal` only.
+unsafe impl Send for Metal {}
+
+// SAFETY: as above; a buffer's memory is reached through a `Metal` only, whose callers keep the order of reads and writes.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
 
 impl Buffer {
     fn address(&self) -> *mut u8 {
