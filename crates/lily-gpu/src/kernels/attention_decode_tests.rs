@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::gpu::{Contents, Dispatched};
 use crate::kernels::kv_testing::{Cache, D, attend};
-use crate::testing::{Random, assert_close, device, floats, output, read_f32, run, words};
+use crate::testing::{Random, assert_close, device, floats, output, read_f32, run, to_bf16, words};
 
 struct Case {
     query_heads: usize,
@@ -178,24 +178,22 @@ fn bits_do_not_depend_on_the_batch() {
     }
 }
 
-/// Keys and values far behind 4 GiB of a pool that takes memory only where it is touched.
+/// Keys and values far behind 2^32 values of a pool that takes memory only where it is touched.
 #[test]
-fn pages_beyond_four_gib() {
+fn pages_beyond_32_bit_indices() {
     let mut random = Random(71);
     let mut gpu = device(71);
     let (count, page_stride) = (70usize, 2 * 64 * D);
-    // Pages of 128 KiB in F32.
-    let pool = gpu.allocate(5 << 30, Contents::Cache).unwrap();
-    let pages = [40_000u32, 20_000];
+    let pool = gpu.allocate(10 << 30, Contents::Cache).unwrap();
+    let pages = [140_000u32, 70_000];
     let table = words(&gpu, &pages);
-    let mut cache = Cache::new(&mut random, Element::F32, 1, &[count]);
+    let mut cache = Cache::new(&mut random, Element::Bf16, 1, &[count]);
     cache.fill(&mut random, 0, count, 4.0);
     for part in 0..2 {
         for p in 0..count {
             let row = &cache.values[cache.row(0, part, 0, p)];
             let at = pages[p / 64] as u64 * page_stride as u64 + ((part * 64 + p % 64) * D) as u64;
-            let bytes: Vec<u8> = row.iter().flat_map(|v| v.to_ne_bytes()).collect();
-            gpu.upload(&pool, at * 4, &bytes).unwrap();
+            gpu.upload(&pool, at * 2, &to_bf16(row)).unwrap();
         }
     }
     let q_values = random.values(D, 1.0 / 16.0);
@@ -207,7 +205,7 @@ fn pages_beyond_four_gib() {
         q: View::of(&q),
         kv: KvPool {
             pool: View::of(&pool),
-            element: Element::F32,
+            element: Element::Bf16,
             page_stride: page_stride as u64,
             table: View::of(&table),
             table_stride: 2,

@@ -10,7 +10,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use lily_checkpoint::Bytes;
-use memmap2::MmapMut;
+use memmap2::{MmapMut, MmapOptions};
 
 use crate::check::check;
 use crate::gpu::{Arg, Contents, Dispatched, Finished, Gpu, GpuError, Launch, Ticket, Traffic, check_range};
@@ -193,7 +193,9 @@ impl Gpu for Emulated {
     }
 
     fn allocate(&self, bytes: u64, contents: Contents) -> Result<Buffer, GpuError> {
-        let mut map = MmapMut::map_anon(bytes.max(1) as usize).map_err(|_| GpuError::Memory(bytes))?;
+        // Large and sparse buffers may be larger than the machine's memory.
+        let map = MmapOptions::new().len(bytes.max(1) as usize).no_reserve_swap().map_anon();
+        let mut map = map.map_err(|_| GpuError::Memory(bytes))?;
         if bytes <= FILLED {
             map.fill(0xff);
         }
