@@ -182,7 +182,8 @@ fn codes(m: &Matrix) -> &[u8] {
 }
 
 fn floats<G: Gpu>(gpu: &G, values: &[f32]) -> Result<G::Buffer, GpuError> {
-    filled(gpu, &values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<_>>(), Contents::Weights)
+    // Every threadgroup reads a norm's weight, as it reads the row that it multiplies: counted with that.
+    filled(gpu, &values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<_>>(), Contents::Activations)
 }
 
 fn filled<G: Gpu>(gpu: &G, bytes: &[u8], contents: Contents) -> Result<G::Buffer, GpuError> {
