@@ -74,9 +74,20 @@ impl Run {
         self.next
     }
 
-    /// Whether a device may choose the next token: the largest logit is wanted and no script insists on another.
-    pub(crate) fn is_greedy(&self, model: &dyn Model) -> bool {
-        self.sampler.is_greedy() && model.scripted(self.seq).is_none()
+    /// How many of the largest logits the next choice looks at; `None` where it needs the whole row.
+    pub(crate) fn candidates(&self, model: &dyn Model) -> Option<usize> {
+        if model.scripted(self.seq).is_some() { None } else { self.sampler.candidates() }
+    }
+
+    /// Whether the device may choose: the largest logit is wanted.
+    pub(crate) fn is_greedy(&self) -> bool {
+        self.sampler.is_greedy()
+    }
+
+    /// [`Self::choose`] from the largest logits.
+    pub(crate) fn choose_top(&mut self, top: &[(u32, f32)]) -> Result<Option<Finished>, EngineError> {
+        let token = self.sampler.sample_top(top)?;
+        Ok(self.accept(token))
     }
 
     /// Choose the next token from `logits` [vocab] and turn it into events. Returns how the answer ended, if it did.

@@ -69,6 +69,15 @@ impl Sampler {
         self.params.temperature <= 0.0
     }
 
+    /// How many of the largest logits the choice looks at; `None` where it looks at all.
+    pub fn candidates(&self) -> Option<usize> {
+        match self.params.top_k {
+            _ if self.is_greedy() => Some(1),
+            0 => None,
+            k => Some(k),
+        }
+    }
+
     /// Choose from `logits` [model vocabulary]. One random number is drawn for each call that is not greedy, so that
     /// the random stream does not depend on the logits.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SamplerError> {
@@ -77,21 +86,42 @@ impl Sampler {
         if self.is_greedy() {
             return Ok(best);
         }
+        let keep = self.candidates().map_or(logits.len(), |k| k.min(logits.len()));
+        let mut kept = likeliest(logits, keep);
+        if self.candidates().is_some() {
+            kept.sort_unstable_by(likelier);
+        }
+        Ok(self.choose(&kept, (best, logits[best as usize])))
+    }
+
+    /// Choose from the largest logits, in descending order, ties to the lower id, at least [`Self::candidates`] of them.
+    /// The same choice as [`Self::sample`] makes from the whole row.
+    pub fn sample_top(&mut self, top: &[(u32, f32)]) -> Result<u32, SamplerError> {
+        if let Some((id, value)) = top.iter().find(|(_, l)| l.is_nan() || *l == f32::INFINITY) {
+            return Err(SamplerError::NotFinite { id: *id as usize, value: value.to_string() });
+        }
+        let best = *top.first().ok_or(SamplerError::NothingAllowed)?;
+        if self.is_greedy() {
+            return Ok(best.0);
+        }
+        Ok(self.choose(&top[..self.candidates().map_or(top.len(), |k| k.min(top.len()))], best))
+    }
+
+    fn choose(&mut self, likeliest: &[(u32, f32)], best: (u32, f32)) -> u32 {
         let draw = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-        let SamplingParams { temperature, top_k, top_p, min_p, .. } = self.params;
-        let keep = if top_k == 0 { logits.len() } else { top_k.min(logits.len()) };
+        let SamplingParams { temperature, top_p, min_p, .. } = self.params;
         // Relative to the likeliest, so that weights are at most 1. f64: with a tiny temperature the scaled distances
         // overflow f32.
-        let (max, scale) = (f64::from(logits[best as usize]), 1.0 / f64::from(temperature));
-        let weight = |(id, l): (u32, f32)| (id, ((f64::from(l) - max) * scale).exp());
-        let mut kept: Vec<(u32, f64)> = likeliest(logits, keep).into_iter().map(weight).collect();
+        let (max, scale) = (f64::from(best.1), 1.0 / f64::from(temperature));
+        let weight = |&(id, l): &(u32, f32)| (id, ((f64::from(l) - max) * scale).exp());
+        let mut kept: Vec<(u32, f64)> = likeliest.iter().map(weight).collect();
         if top_p < 1.0 {
             keep_nucleus(&mut kept, f64::from(top_p));
         }
         if min_p > 0.0 {
-            kept.retain(|(id, w)| *id == best || *w >= f64::from(min_p));
+            kept.retain(|(id, w)| *id == best.0 || *w >= f64::from(min_p));
         }
-        Ok(pick(&kept, draw))
+        pick(&kept, draw)
     }
 }
 

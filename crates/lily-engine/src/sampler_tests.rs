@@ -153,3 +153,26 @@ fn partial_selection_equals_a_full_sort() {
         }
     }
 }
+
+#[test]
+fn the_largest_logits_lead_to_the_same_tokens_as_the_whole_row() {
+    let mut state = 1u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 20) as f32 / 400.0 // coarse, so that there are ties
+    };
+    for p in [params(1.0, 20, 0.95, 0.0), params(0.7, 5, 1.0, 0.05), params(1.5, 64, 0.9, 0.0), SamplingParams::GREEDY]
+    {
+        let (mut whole, mut top) = (Sampler::new(p, 300), Sampler::new(p, 300));
+        for _ in 0..200 {
+            let logits: Vec<f32> = (0..310).map(|_| next()).collect();
+            let mut order: Vec<(u32, f32)> = (0..300).map(|i| (i, logits[i as usize])).collect();
+            order.sort_by(likelier);
+            order.truncate(64);
+            assert_eq!(top.sample_top(&order), whole.sample(&logits));
+        }
+    }
+    let mut s = Sampler::new(params(1.0, 2, 1.0, 0.0), 3);
+    assert!(matches!(s.sample_top(&[(4, f32::NAN), (1, 0.0)]), Err(SamplerError::NotFinite { id: 4, .. })));
+    assert_eq!(s.sample_top(&[]), Err(SamplerError::NothingAllowed));
+}

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lily_chat::Tokenizer;
-use lily_model::{Logits, Model, Rows, SeqId};
+use lily_model::{Logits, Model, Rows, SeqId, Top};
 
 use crate::queue::{Job, Queue};
 use crate::request::{EngineError, Event, Finished};
@@ -35,7 +35,9 @@ struct Worker<'a> {
 enum Chosen {
     /// The next token of each sequence.
     Tokens(Vec<u32>),
-    /// Logits to choose from.
+    /// The largest logits of each sequence, to choose from.
+    Top(Vec<Top>),
+    /// All logits, to choose from.
     Open(Logits),
 }
 
@@ -112,6 +114,7 @@ impl Worker<'_> {
                     let (run, model) = (&mut self.runs[i], self.model.as_ref());
                     let result = guard(|| match &chosen {
                         Chosen::Tokens(tokens) => Ok(run.accept(tokens[row])),
+                        Chosen::Top(top) => run.choose_top(&top[row]),
                         Chosen::Open(logits) => run.choose(logits.row(row), model),
                     });
                     self.settle(i, result);
@@ -123,20 +126,27 @@ impl Worker<'_> {
         }
     }
 
-    /// The device chooses where every run of the turn is greedy and it can.
+    /// The device chooses where every run of the turn is greedy, and gives only the largest logits where no run needs
+    /// more, if it can.
     fn feed(&mut self, turn: &[usize]) -> Result<Chosen, EngineError> {
         let batch: Vec<(SeqId, u32)> =
             turn.iter().filter_map(|&i| self.runs[i].token().map(|token| (self.runs[i].seq, token))).collect();
-        let greedy = turn.iter().all(|&i| self.runs[i].is_greedy(self.model.as_ref()));
+        let greedy = turn.iter().all(|&i| self.runs[i].is_greedy());
+        let candidates = turn
+            .iter()
+            .map(|&i| self.runs[i].candidates(self.model.as_ref()))
+            .try_fold(0, |most, count| Some(most.max(count?)));
+        let vocab = self.tokenizer.len();
         guard(|| {
-            let tokens = match greedy {
-                true => self.model.decode_greedy(&batch, self.tokenizer.len())?,
-                false => None,
-            };
-            Ok(match tokens {
-                Some(tokens) => Chosen::Tokens(tokens),
-                None => Chosen::Open(self.model.decode(&batch)?),
-            })
+            if let Some(k) = candidates {
+                if greedy && let Some(tokens) = self.model.decode_greedy(&batch, vocab)? {
+                    return Ok(Chosen::Tokens(tokens));
+                }
+                if !greedy && let Some(top) = self.model.decode_top(&batch, k, vocab)? {
+                    return Ok(Chosen::Top(top));
+                }
+            }
+            Ok(Chosen::Open(self.model.decode(&batch)?))
         })
     }
 

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lily_checkpoint::Weights;
-use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Snapshot};
+use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Snapshot, Top};
 
 use crate::gpu::{Gpu, GpuError};
-use crate::program::{DECODE_BATCH, Held, Options, Page, Program, Step};
+use crate::kernels::TOP_K;
+use crate::program::{Choice, DECODE_BATCH, Held, Options, Page, Program, Step};
 
 impl From<GpuError> for ModelError {
     fn from(e: GpuError) -> Self {
@@ -128,13 +129,13 @@ impl<G: Gpu> GpuModel<G> {
     }
 
     /// Starts a step; the states of the sequences are those after it.
-    fn start(&mut self, batch: &[(SeqId, u32)], tokens: bool, vocab: Option<usize>) -> Result<Step, ModelError> {
+    fn start(&mut self, batch: &[(SeqId, u32)], tokens: bool, choice: Choice) -> Result<Step, ModelError> {
         let tokens: Option<Vec<u32>> = tokens.then(|| batch.iter().map(|b| b.1).collect());
         // All are there and different, as `check_batch` saw: taken out, so that each can be borrowed.
         let mut taken: Vec<(SeqId, Sequence)> =
             batch.iter().filter_map(|&(seq, _)| self.sequences.remove_entry(&seq)).collect();
         let mut held: Vec<&mut Held> = taken.iter_mut().map(|(_, s)| &mut s.held).collect();
-        let step = self.program.start_step(&mut held, tokens.as_deref(), vocab.map(|v| v as u32));
+        let step = self.program.start_step(&mut held, tokens.as_deref(), choice);
         self.sequences.extend(taken);
         Ok(step?)
     }
@@ -192,7 +193,7 @@ where
         let mut all = Logits { vocab: self.program.shape().vocab, data: Vec::new() };
         let mut begun = 0;
         for part in batch.chunks(DECODE_BATCH) {
-            let done = self.start(part, true, None).and_then(|step| {
+            let done = self.start(part, true, Choice::None).and_then(|step| {
                 begun += part.len();
                 Ok(self.program.finish_logits(step)?)
             });
@@ -212,6 +213,7 @@ where
             return Ok(None);
         }
         self.check_batch(batch)?;
+        let choice = Choice::Greedy { vocab: vocab as u32 };
         let begun = match self.ahead.take() {
             Some(a) if a.batch == batch && a.vocab == vocab => Some(a.step),
             other => {
@@ -222,13 +224,13 @@ where
         };
         let step = match begun {
             Some(step) => step,
-            None => self.start(batch, true, Some(vocab))?,
+            None => self.start(batch, true, choice)?,
         };
         // The next step follows with the tokens as they lie on the device, if nobody else's is in flight.
         let room = batch.iter().all(|(seq, _)| self.sequences.get(seq).is_some_and(|s| (s.held.len as usize) < s.room));
         let next = match room && self.ahead.is_none() {
             // Where it cannot begin, the call that asks for it says why.
-            true => self.start(batch, false, Some(vocab)).ok(),
+            true => self.start(batch, false, choice).ok(),
             false => None,
         };
         let tokens = match self.program.finish_tokens(step) {
@@ -245,6 +247,20 @@ where
             vocab,
         });
         Ok(Some(tokens))
+    }
+
+    fn decode_top(&mut self, batch: &[(SeqId, u32)], k: usize, vocab: usize) -> Result<Option<Vec<Top>>, ModelError> {
+        if batch.is_empty() || batch.len() > DECODE_BATCH || k > TOP_K as usize {
+            return Ok(None);
+        }
+        self.check_batch(batch)?;
+        self.settle(batch.iter().map(|b| b.0))?;
+        let k = k.min(vocab).min(self.program.shape().vocab);
+        let step = self.start(batch, true, Choice::Top { vocab: vocab as u32, k: k as u32 })?;
+        self.program.finish_top(step, k).map(Some).map_err(|e| {
+            self.undo(batch);
+            e.into()
+        })
     }
 
     fn snapshot(&mut self, seq: SeqId) -> Result<Snapshot, ModelError> {

@@ -2,11 +2,11 @@
 #![cfg(feature = "emulated")]
 
 use lily_checkpoint::synthetic;
+use lily_gpu::Options;
 use lily_gpu::count::{Count, Minimum};
 use lily_gpu::device::emulated::Emulated;
 use lily_gpu::kernels::ATTENTION_BLOCK;
-use lily_gpu::program::Part;
-use lily_gpu::{Options, program::Program};
+use lily_gpu::program::{Choice, Part, Program};
 use lily_model::{LayerKind, Shape};
 
 const LINEAR: Part = Part::Layer(LayerKind::Linear);
@@ -26,7 +26,8 @@ fn decode_moves_each_byte_once() {
     for context in [255, 256, 4096] {
         let mut held = program.begin_filled(context, 5).expect("a cache of random values");
         program.count();
-        let step = program.start_step(&mut [&mut held], Some(&[17]), Some(248_077)).expect("a step");
+        let step =
+            program.start_step(&mut [&mut held], Some(&[17]), Choice::Greedy { vocab: 248_077 }).expect("a step");
         program.finish_tokens(step).expect("a token");
         let (count, minimum) = (Count::of(&shape, &program.counted()), Minimum::Decode(u64::from(context)));
         println!("one token after {context}\n{}", count.table(&shape, minimum));

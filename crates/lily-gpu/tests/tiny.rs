@@ -79,6 +79,21 @@ fn tokens_that_stay_on_the_device_are_those_that_the_host_would_choose() {
         }
         assert_eq!(ours, host);
 
+        // The largest logits are those of the whole row.
+        let (one, two) =
+            (model.restore(&snapshot, 200).expect("restore"), model.restore(&snapshot, 200).expect("restore"));
+        let top = model.decode_top(&[(one, 7), (two, 8)], 20, 410).expect("decode").expect("a GPU picks");
+        let rows = [7, 8].map(|token| {
+            let seq = model.restore(&snapshot, 200).expect("restore");
+            model.decode(&[(seq, token)]).expect("decode")
+        });
+        for (top, row) in top.iter().zip(&rows) {
+            let mut want: Vec<(u32, f32)> = (0..410).map(|i| (i, row.row(0)[i as usize])).collect();
+            want.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            assert_eq!(*top, want[..20]);
+        }
+        assert!(model.decode_top(&[(one, 7)], 65, 410).expect("decode").is_none());
+
         // Another token than the one that the device went on with: what it began is dropped.
         let last = model.decode(&[(seq, 7)]).expect("decode");
         model.decode(&[(again, host[9])]).expect("decode");

@@ -41,6 +41,9 @@ impl Logits {
     }
 }
 
+/// The largest logits of a row with their ids, in descending order, ties to the lower id.
+pub type Top = Vec<(u32, f32)>;
+
 /// A copy of a sequence's state at one length. It never aliases the sequence it was taken from.
 #[derive(Clone)]
 pub struct Snapshot {
@@ -115,6 +118,16 @@ pub trait Model: Send {
     /// the next call for one of the sequences is another. `None`: this device leaves the choice to the caller, and no
     /// sequence has changed.
     fn decode_greedy(&mut self, _batch: &[(SeqId, u32)], _vocab: usize) -> Result<Option<Vec<u32>>, ModelError> {
+        Ok(None)
+    }
+
+    /// As [`Self::decode`], but only the `k` largest logits below `vocab` of each sequence. `None`: this device gives whole rows only (or not so many), and no sequence has changed.
+    fn decode_top(
+        &mut self,
+        _batch: &[(SeqId, u32)],
+        _k: usize,
+        _vocab: usize,
+    ) -> Result<Option<Vec<Top>>, ModelError> {
         Ok(None)
     }
 

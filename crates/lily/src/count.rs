@@ -14,7 +14,7 @@ pub fn count(chunk: u32) -> Result<()> {
     use lily_checkpoint::synthetic;
     use lily_gpu::Options;
     use lily_gpu::count::{Count, Minimum};
-    use lily_gpu::program::Program;
+    use lily_gpu::program::{Choice, Program};
     use lily_model::{LayerKind, Rows, Shape};
 
     anyhow::ensure!(chunk <= Options::CHUNK, "--prompt-tokens {chunk}: one pass has at most {}", Options::CHUNK);
@@ -29,7 +29,7 @@ pub fn count(chunk: u32) -> Result<()> {
     for context in [256, 4096] {
         let mut held = program.begin_filled(context, 1)?;
         program.count();
-        let step = program.start_step(&mut [&mut held], Some(&[1]), Some(shape.vocab as u32))?;
+        let step = program.start_step(&mut [&mut held], Some(&[1]), Choice::Greedy { vocab: shape.vocab as u32 })?;
         program.finish_tokens(step)?;
         let count = Count::of(&shape, &program.counted());
         println!("\none token after {context}");

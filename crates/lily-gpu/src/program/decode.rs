@@ -1,14 +1,14 @@
 //! A decoded token of one to eight sequences: one command buffer.
 
-use lily_model::{LayerKind, Shape};
+use lily_model::{LayerKind, Shape, Top};
 
-use super::{Held, Part, Program, full_stride, linear_stride, read_floats, words};
+use super::{Held, Part, Program, full_stride, linear_stride, read_floats, read_words, words};
 use crate::gpu::{Contents, Gpu, GpuError, Ticket};
 use crate::kernels::{
     ARGMAX_BLOCKS, Argmax, AttentionDecode, DeviceMatrix, EMBED_PARTIALS, Element, GemvInput, GemvOutput, LinearStep,
-    MoeDownStep, MoeGateUpStep, QkNormRope, Rows, StepNorm, View, affine_gemv, argmax, attention_decode,
+    MoeDownStep, MoeGateUpStep, QkNormRope, Rows, StepNorm, TOP_K, TopK, View, affine_gemv, argmax, attention_decode,
     attention_decode_scratch, embed_gather, gemv_partials, linear_step, moe_down_step, moe_gate_up_step, moe_partials,
-    qk_norm_rope,
+    qk_norm_rope, top_k, top_k_scratch,
 };
 use crate::weights::DeviceMixer;
 
@@ -23,6 +23,25 @@ pub struct Step {
     ticket: Ticket,
     set: usize,
     batch: usize,
+}
+
+/// What the device does with the logits of a step. Ids from `vocab` on are padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Nothing: the host reads them.
+    None,
+    /// The largest one of each sequence is its next token.
+    Greedy {
+        /// Ids that exist.
+        vocab: u32,
+    },
+    /// The largest ones are read.
+    Top {
+        /// Ids that exist.
+        vocab: u32,
+        /// How many, at most [`TOP_K`].
+        k: u32,
+    },
 }
 
 /// What the host writes for a step. There are two, so that it can be written while the step before runs.
@@ -60,7 +79,10 @@ pub(super) struct Steps<B> {
     attention: B,
     attention_bytes: u64,
     block_values: B,
-    block_indices: B,
+    block_ids: B,
+    /// `[batch × k]`.
+    top_values: B,
+    top_ids: B,
 }
 
 impl<B> Steps<B> {
@@ -83,6 +105,7 @@ impl<B> Steps<B> {
             gemv_partials(hidden, s.query_dim() as u32),
             moe_partials(hidden, s.expert_width as u32, s.shared_width as u32),
         ];
+        let blocks = ARGMAX_BLOCKS.max(top_k_scratch(s.vocab as u32, TOP_K));
         Ok(Self {
             sets: [set()?, set()?],
             turn: 0,
@@ -96,8 +119,10 @@ impl<B> Steps<B> {
             act: f(s.experts_per_token * s.expert_width + s.shared_width)?,
             attention: f(1)?,
             attention_bytes: 4 * BATCH,
-            block_values: f(ARGMAX_BLOCKS as usize)?,
-            block_indices: f(ARGMAX_BLOCKS as usize)?,
+            block_values: f(blocks as usize)?,
+            block_ids: f(blocks as usize)?,
+            top_values: f(TOP_K as usize)?,
+            top_ids: f(TOP_K as usize)?,
         })
     }
 }
@@ -120,7 +145,7 @@ struct Now {
 
 impl<G: Gpu> Program<G> {
     /// Starts a step for each sequence: `tokens`, or those that the step before this one chose for the same sequences in
-    /// the same order. With `vocab` the device chooses the next tokens among the ids below it. The states are those
+    /// the same order. The states are those
     /// after the step; [`Held::undo_step`] takes one step back.
     ///
     /// # Errors
@@ -129,7 +154,7 @@ impl<G: Gpu> Program<G> {
         &mut self,
         held: &mut [&mut Held],
         tokens: Option<&[u32]>,
-        vocab: Option<u32>,
+        choice: Choice,
     ) -> Result<Step, GpuError> {
         assert!((1..=DECODE_BATCH).contains(&held.len()), "a batch of {}", held.len());
         for h in held.iter_mut() {
@@ -139,7 +164,7 @@ impl<G: Gpu> Program<G> {
         self.fill_set(set, held, tokens)?;
         let now = Now { set, batch: held.len() as u32, longest: held.iter().map(|h| h.len + 1).max().unwrap_or(1) };
         self.grow_attention(&now)?;
-        self.encode_step(&now, vocab)?;
+        self.encode_step(&now, choice)?;
         let ticket = self.commit()?;
         self.steps.turn = 1 - set;
         for h in held.iter_mut() {
@@ -167,9 +192,20 @@ impl<G: Gpu> Program<G> {
     pub fn finish_tokens(&mut self, step: Step) -> Result<Vec<u32>, GpuError> {
         let (set, batch) = (1 - step.set, step.batch);
         self.wait_step(step)?;
-        let mut bytes = vec![0; 4 * batch];
-        self.gpu.read(&self.steps.sets[set].tokens, 0, &mut bytes)?;
-        Ok(bytes.as_chunks().0.iter().map(|b| u32::from_ne_bytes(*b)).collect())
+        read_words(&self.gpu, &self.steps.sets[set].tokens, batch)
+    }
+
+    /// Waits for a step and reads the largest logits, `k` for each sequence.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn finish_top(&mut self, step: Step, k: usize) -> Result<Vec<Top>, GpuError> {
+        let values = step.batch * k;
+        self.wait_step(step)?;
+        let logits = read_floats(&self.gpu, View::of(&self.steps.top_values), values)?;
+        let ids = read_words(&self.gpu, &self.steps.top_ids, values)?;
+        let all: Vec<(u32, f32)> = ids.into_iter().zip(logits).collect();
+        Ok(all.chunks(k).map(<[_]>::to_vec).collect())
     }
 
     /// Waits for a step.
@@ -213,7 +249,7 @@ impl<G: Gpu> Program<G> {
         Ok(())
     }
 
-    fn encode_step(&mut self, now: &Now, vocab: Option<u32>) -> Result<(), GpuError> {
+    fn encode_step(&mut self, now: &Now, choice: Choice) -> Result<(), GpuError> {
         self.mark(Part::Embed);
         let tokens = View::of(&self.steps.sets[now.set].tokens);
         let (x, partials) = (View::of(&self.steps.x), Some(View::of(&self.steps.partials)));
@@ -241,7 +277,7 @@ impl<G: Gpu> Program<G> {
             count = from_moe;
         }
         self.mark(Part::Head);
-        self.head_layer(now, count, vocab)
+        self.head_layer(now, count, choice)
     }
 
     /// A linear layer's mixer, added to the residual stream.
@@ -370,26 +406,42 @@ impl<G: Gpu> Program<G> {
     }
 
     /// Final norm, head, and the choice of the next tokens.
-    fn head_layer(&mut self, now: &Now, count: u32, vocab: Option<u32>) -> Result<(), GpuError> {
+    fn head_layer(&mut self, now: &Now, count: u32, choice: Choice) -> Result<(), GpuError> {
         let Self { gpu, shape, weights, steps: s, .. } = self;
         let (set, next) = (&s.sets[now.set], &s.sets[1 - now.set]);
         let stride = shape.vocab as u32;
         let input = GemvInput::Normed { x: View::of(&s.x), norm: s.norm(&weights.norm, count, shape) };
         let output = GemvOutput::Rows { y: View::of(&set.logits), stride };
         affine_gemv(gpu, &[&weights.lm_head], &input, &output, now.batch)?;
-        let Some(vocab) = vocab else { return Ok(()) };
-        argmax(
-            gpu,
-            &Argmax {
-                logits: View::of(&set.logits),
-                stride,
-                vocab: vocab.min(stride),
-                block_values: View::of(&s.block_values),
-                block_indices: View::of(&s.block_indices),
-                tokens: View::of(&next.tokens),
-                rows: now.batch,
-            },
-        )
+        match choice {
+            Choice::None => Ok(()),
+            Choice::Greedy { vocab } => argmax(
+                gpu,
+                &Argmax {
+                    logits: View::of(&set.logits),
+                    stride,
+                    vocab: vocab.min(stride),
+                    block_values: View::of(&s.block_values),
+                    block_indices: View::of(&s.block_ids),
+                    tokens: View::of(&next.tokens),
+                    rows: now.batch,
+                },
+            ),
+            Choice::Top { vocab, k } => top_k(
+                gpu,
+                &TopK {
+                    logits: View::of(&set.logits),
+                    stride,
+                    vocab: vocab.min(stride),
+                    k,
+                    block_values: View::of(&s.block_values),
+                    block_ids: View::of(&s.block_ids),
+                    values: View::of(&s.top_values),
+                    ids: View::of(&s.top_ids),
+                    rows: now.batch,
+                },
+            ),
+        }
     }
 }
 

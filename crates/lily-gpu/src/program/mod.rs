@@ -11,7 +11,7 @@ mod decode;
 mod pools;
 mod prefill;
 
-pub use decode::{DECODE_BATCH, Step};
+pub use decode::{Choice, DECODE_BATCH, Step};
 pub use pools::{Direction, Page, Pools, Slots, StateSizes};
 
 use std::collections::BTreeMap;
@@ -290,4 +290,10 @@ fn read_floats<G: Gpu>(gpu: &G, view: View<'_, G::Buffer>, values: usize) -> Res
     let mut bytes = vec![0; 4 * values];
     gpu.read(view.buffer, view.offset, &mut bytes)?;
     Ok(bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect())
+}
+
+fn read_words<G: Gpu>(gpu: &G, buffer: &G::Buffer, count: usize) -> Result<Vec<u32>, GpuError> {
+    let mut bytes = vec![0; 4 * count];
+    gpu.read(buffer, 0, &mut bytes)?;
+    Ok(bytes.as_chunks().0.iter().map(|b| u32::from_ne_bytes(*b)).collect())
 }
