@@ -18,6 +18,7 @@ fn shape() -> Shape {
 }
 
 #[test]
+#[ignore = "takes 2 GB of memory and a minute; tests/run.sh runs it"]
 fn decode_moves_each_byte_once() {
     let shape = shape();
     let checkpoint = synthetic::mlx4_in_memory(&shape, 1).expect("random weights");

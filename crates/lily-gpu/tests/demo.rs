@@ -44,6 +44,7 @@ fn bf16_on_192_positions() {
 }
 
 #[test]
+#[ignore = "takes minutes; tests/run.sh runs it"]
 fn bf16_on_2048_positions() {
     shipped_is_close("demo/eval/golden_4bit_fp32_2048.json");
 }
@@ -62,6 +63,7 @@ fn f32_tiles_on_192_positions() {
 /// With F32 tiles all greedy texts are the oracle's. With BF16 a text may leave it only where the oracle's two best logits
 /// are closer than the largest error of a logit that was measured in all the texts.
 #[test]
+#[ignore = "takes minutes; tests/run.sh runs it"]
 fn greedy_completions() {
     let checkpoint = open("demo/4bit");
     let golden = json("demo/eval/greedy_4bit_fp32.json");
