@@ -1,8 +1,11 @@
-//! Seeded inputs and read-back for tests on the emulator.
+//! Seeded inputs and read-back for tests of kernels, on the emulator or another device.
+
+mod device;
+
+pub use device::{Buffer, TestGpu, counts};
 
 use lily_checkpoint::{Affine, Bytes, Matrix};
 
-use crate::device::emulated::{Buffer, Emulated};
 use crate::gpu::{Contents, Finished, Gpu, GpuError};
 use crate::kernels::{DeviceMatrix, Element};
 
@@ -67,7 +70,7 @@ impl Random {
 }
 
 /// A buffer of `values` as `element`.
-pub fn elements(gpu: &Emulated, values: &[f32], element: Element, contents: Contents) -> Buffer {
+pub fn elements<G: Gpu>(gpu: &G, values: &[f32], element: Element, contents: Contents) -> G::Buffer {
     match element {
         Element::F32 => floats(gpu, values, contents),
         Element::Bf16 => bytes(gpu, &to_bf16(values), contents),
@@ -114,37 +117,37 @@ pub fn to_bf16(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|&v| ((bf16(v).to_bits() >> 16) as u16).to_ne_bytes()).collect()
 }
 
-/// The device that tests use: one worker, threads in random order.
-pub fn device(seed: u32) -> Emulated {
-    Emulated::new(1, seed).expect("tests run where the emulator does")
+/// The device that tests use: the emulator with one worker and threads in random order, unless another is asked for.
+pub fn device(seed: u32) -> TestGpu {
+    TestGpu::new(seed)
 }
 
 /// A buffer of F32 values.
-pub fn floats(gpu: &Emulated, values: &[f32], contents: Contents) -> Buffer {
+pub fn floats<G: Gpu>(gpu: &G, values: &[f32], contents: Contents) -> G::Buffer {
     bytes(gpu, &values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<_>>(), contents)
 }
 
 /// A buffer of u32 values.
-pub fn words(gpu: &Emulated, values: &[u32]) -> Buffer {
+pub fn words<G: Gpu>(gpu: &G, values: &[u32]) -> G::Buffer {
     bytes(gpu, &values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<_>>(), Contents::Activations)
 }
 
-pub fn bytes(gpu: &Emulated, data: &[u8], contents: Contents) -> Buffer {
+pub fn bytes<G: Gpu>(gpu: &G, data: &[u8], contents: Contents) -> G::Buffer {
     let buffer = gpu.allocate(data.len() as u64, contents).expect("memory");
     gpu.upload(&buffer, 0, data).expect("upload");
     buffer
 }
 
 /// A buffer for `n` values of 4 bytes.
-pub fn output(gpu: &Emulated, n: usize) -> Buffer {
+pub fn output<G: Gpu>(gpu: &G, n: usize) -> G::Buffer {
     gpu.allocate(4 * n as u64, Contents::Activations).expect("memory")
 }
 
-pub fn share(gpu: &Emulated, w: &Affine) -> DeviceMatrix<Buffer> {
+pub fn share<G: Gpu>(gpu: &G, w: &Affine) -> DeviceMatrix<G::Buffer> {
     DeviceMatrix::share(gpu, &Matrix::Affine(w.clone())).expect("share")
 }
 
-pub fn share_matrix(gpu: &Emulated, w: &Matrix) -> DeviceMatrix<Buffer> {
+pub fn share_matrix<G: Gpu>(gpu: &G, w: &Matrix) -> DeviceMatrix<G::Buffer> {
     DeviceMatrix::share(gpu, w).expect("share")
 }
 
@@ -160,27 +163,27 @@ pub fn dense(w: &Matrix) -> Vec<f32> {
 }
 
 /// Runs what was encoded.
-pub fn run(gpu: &mut Emulated) -> Result<Finished, GpuError> {
+pub fn run<G: Gpu>(gpu: &mut G) -> Result<Finished, GpuError> {
     let ticket = gpu.commit()?;
     gpu.wait(ticket)
 }
 
-fn read_words(gpu: &Emulated, buffer: &Buffer) -> Vec<u32> {
+fn read_words<G: Gpu>(gpu: &G, buffer: &G::Buffer) -> Vec<u32> {
     let mut out = vec![0; gpu.bytes(buffer) as usize];
     gpu.read(buffer, 0, &mut out).expect("read");
     out.chunks_exact(4).map(|c| u32::from_ne_bytes(c.try_into().expect("4 bytes"))).collect()
 }
 
-pub fn read_u32(gpu: &Emulated, buffer: &Buffer) -> Vec<u32> {
+pub fn read_u32<G: Gpu>(gpu: &G, buffer: &G::Buffer) -> Vec<u32> {
     read_words(gpu, buffer)
 }
 
-pub fn read_f32(gpu: &Emulated, buffer: &Buffer) -> Vec<f32> {
+pub fn read_f32<G: Gpu>(gpu: &G, buffer: &G::Buffer) -> Vec<f32> {
     read_words(gpu, buffer).into_iter().map(f32::from_bits).collect()
 }
 
 /// A buffer of BF16 values.
-pub fn read_bf16(gpu: &Emulated, buffer: &Buffer) -> Vec<f32> {
+pub fn read_bf16<G: Gpu>(gpu: &G, buffer: &G::Buffer) -> Vec<f32> {
     let mut out = vec![0; gpu.bytes(buffer) as usize];
     gpu.read(buffer, 0, &mut out).expect("read");
     out.chunks_exact(2).map(|c| f32::from_bits(u32::from(u16::from_ne_bytes([c[0], c[1]])) << 16)).collect()

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::gpu::Contents;
-use crate::testing::{Random, assert_close, dense, device, floats, output, read_f32, run, share, share_matrix};
+use crate::testing::{Random, assert_close, counts, dense, device, floats, output, read_f32, run, share, share_matrix};
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -86,6 +86,9 @@ impl Case {
         assert_close(&got, &want, 3e-6);
 
         // Each byte of the matrices is loaded once, whatever the batch.
+        if !counts() {
+            return;
+        }
         let loaded: u64 = done.dispatches[0].traffic[..12].iter().map(|t| t.bytes()).sum();
         assert_eq!(loaded, matrices.iter().map(|m| m.bytes()).sum::<u64>());
     }
@@ -117,6 +120,9 @@ fn bytes_of_a_whole_projection() {
     affine_gemv(&mut gpu, &[&m], &input, &GemvOutput::Residual { x: View::of(&y), partials: View::of(&sums) }, 1)
         .unwrap();
     let done = run(&mut gpu).unwrap();
+    if !counts() {
+        return;
+    }
     let moved: u64 = done.dispatches[0].traffic.iter().map(|t| t.bytes()).sum();
     let least = (w.codes.len() + w.scales.len() + w.biases.len()) as u64 + 4 * (cols + 2 * rows) as u64;
     let ratio = moved as f64 / least as f64;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::gpu::{Contents, Dispatched};
 use crate::kernels::kv_testing::{Cache, D, attend};
-use crate::testing::{Random, assert_close, device, floats, output, read_f32, run, to_bf16, words};
+use crate::testing::{Random, assert_close, counts, device, floats, output, read_f32, run, to_bf16, words};
 
 struct Case {
     query_heads: usize,
@@ -107,7 +107,7 @@ fn check(c: &Case, seed: u32) {
     assert_close(&got, &reference(c, &i), 2e-5);
     let rows: usize = c.counts.iter().sum();
     let minimum = (rows * 2 * c.kv_heads * D) as u64 * c.element.size();
-    assert_eq!(cache_bytes(&dispatches), minimum, "each key and value once");
+    assert!(!counts() || cache_bytes(&dispatches) == minimum, "each key and value once");
     assert_eq!(dispatches.len(), if longest > 256 { 2 } else { 1 });
 }
 
@@ -155,6 +155,9 @@ fn bytes_at_256_and_at_4096_positions() {
         let c = Case::real(Element::Bf16, vec![count]);
         let i = inputs(&c, 51);
         let (_, dispatches) = compute(&c, &i, 0..1, count, 51);
+        if !counts() {
+            return;
+        }
         let minimum = (count * 2 * 2 * D * 2) as u64;
         assert_eq!(cache_bytes(&dispatches), minimum);
         let all: u64 = dispatches.iter().flat_map(|d| &d.traffic).map(|t| t.bytes()).sum();

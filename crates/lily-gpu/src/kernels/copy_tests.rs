@@ -1,6 +1,6 @@
 use super::*;
 use crate::gpu::Contents;
-use crate::testing::{Random, bytes, device, run};
+use crate::testing::{Random, bytes, counts, device, run};
 
 fn check(size: u64, (from, from_stride): (u64, u64), (to, to_stride): (u64, u64), count: u32) {
     let mut random = Random(size);
@@ -28,6 +28,9 @@ fn check(size: u64, (from, from_stride): (u64, u64), (to, to_stride): (u64, u64)
     let mut got = vec![0; want.len()];
     gpu.read(&target, 0, &mut got).unwrap();
     assert!(got == want, "{count} slices of {size} bytes");
+    if !counts() {
+        return;
+    }
     let traffic = &done.dispatches[0].traffic;
     assert_eq!((traffic[0].loaded, traffic[1].stored), (size * u64::from(count), size * u64::from(count)));
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{Random, assert_close, dense, device, output, read_f32, run, share_matrix, words};
+use crate::testing::{Random, assert_close, counts, dense, device, output, read_f32, run, share_matrix, words};
 
 /// Every row equals the checkpoint's own expansion, bit for bit up to the fused multiply-add that a compiler may use.
 fn check(vocab: usize, cols: usize, bits: usize, tokens: usize, sums: bool) {
@@ -22,6 +22,9 @@ fn check(vocab: usize, cols: usize, bits: usize, tokens: usize, sums: bool) {
     }
 
     // Codes, scales and biases of the rows, each once.
+    if !counts() {
+        return;
+    }
     let weights: u64 = done.dispatches[0].traffic[..3].iter().map(|t| t.bytes()).sum();
     let groups = if bits == 16 { 0 } else { 4 * cols / 64 };
     assert_eq!(weights, (tokens * (cols * bits / 8 + groups)) as u64);

@@ -3,7 +3,7 @@ use lily_cpu::oracle::delta::{step, unit};
 
 use super::*;
 use crate::gpu::Contents;
-use crate::testing::{Random, assert_close, device, floats, output, read_f32, run, words};
+use crate::testing::{Random, assert_close, counts, device, floats, output, read_f32, run, words};
 
 /// [128 × 128].
 fn transposed(m: &[f32]) -> Vec<f32> {
@@ -112,8 +112,10 @@ impl Case {
             gated_delta_chunk(&mut gpu, &self.shape, &d).unwrap();
             let finished = run(&mut gpu).unwrap();
             assert_eq!(finished.dispatches.len(), 2);
-            let moved = finished.dispatches[1].traffic.iter().find(|t| t.argument == "state").unwrap();
-            assert_eq!((moved.loaded, moved.stored), (4 * slot as u64, 4 * slot as u64), "the state moves once");
+            if counts() {
+                let moved = finished.dispatches[1].traffic.iter().find(|t| t.argument == "state").unwrap();
+                assert_eq!((moved.loaded, moved.stored), (4 * slot as u64, 4 * slot as u64), "the state moves once");
+            }
             slots.swap(0, 1);
             done += tokens;
         }

@@ -2,9 +2,9 @@ use lily_checkpoint::Matrix;
 use proptest::prelude::*;
 
 use super::*;
-use crate::device::emulated::{Buffer, Emulated};
 use crate::gpu::{Contents, Finished};
 use crate::testing::*;
+use crate::testing::{Buffer, TestGpu, counts};
 
 const BODIES: [(Body, Element); 3] =
     [(Body::Simdgroup, Element::F32), (Body::Simdgroup, Element::Bf16), (Body::Tensor, Element::Bf16)];
@@ -53,7 +53,7 @@ struct Sorted {
 }
 
 impl Sorted {
-    fn new(gpu: &Emulated, chosen: &[u32], experts: usize, per_token: usize) -> Self {
+    fn new(gpu: &TestGpu, chosen: &[u32], experts: usize, per_token: usize) -> Self {
         let mut order: Vec<u32> = (0..chosen.len() as u32).collect();
         order.sort_by_key(|&a| chosen[a as usize]);
         // Past the last block nothing but the expert is defined.
@@ -89,7 +89,7 @@ impl Sorted {
     }
 }
 
-fn read(gpu: &Emulated, buffer: &Buffer, element: Element) -> Vec<f32> {
+fn read(gpu: &TestGpu, buffer: &Buffer, element: Element) -> Vec<f32> {
     match element {
         Element::F32 => read_f32(gpu, buffer),
         Element::Bf16 => read_u32(gpu, buffer)
@@ -99,7 +99,7 @@ fn read(gpu: &Emulated, buffer: &Buffer, element: Element) -> Vec<f32> {
     }
 }
 
-fn gate_up(gpu: &mut Emulated, l: &Layer, x: &[f32], sorted: Option<&Sorted>) -> (Vec<f32>, Finished) {
+fn gate_up(gpu: &mut TestGpu, l: &Layer, x: &[f32], sorted: Option<&Sorted>) -> (Vec<f32>, Finished) {
     let tokens = x.len() / l.hidden;
     let rows = sorted.map_or(tokens, |s| s.order.len());
     let (gate, up) = (share_matrix(gpu, &l.gate), share_matrix(gpu, &l.up));
@@ -120,7 +120,7 @@ fn gate_up(gpu: &mut Emulated, l: &Layer, x: &[f32], sorted: Option<&Sorted>) ->
     (read(gpu, &out, l.element), done)
 }
 
-fn down(gpu: &mut Emulated, l: &Layer, x: &[f32], tokens: usize, sorted: Option<(&Sorted, &[f32])>) -> Vec<f32> {
+fn down(gpu: &mut TestGpu, l: &Layer, x: &[f32], tokens: usize, sorted: Option<(&Sorted, &[f32])>) -> Vec<f32> {
     let matrix = share_matrix(gpu, &l.down);
     let x_buffer = elements(gpu, x, l.element, Contents::Activations);
     let y = output(gpu, x.len() / l.width * l.hidden);
@@ -237,6 +237,9 @@ fn only_the_chosen_experts_are_loaded() {
     let mut chosen = vec![1; 33];
     chosen.extend([7; 5]);
     let done = check(&l, &chosen, 1, 2);
+    if !counts() {
+        return;
+    }
     let loaded = |argument: usize| done.dispatches[0].traffic[argument].bytes();
     let of_one = (l.hidden * l.width / 2) as u64;
     assert_eq!((loaded(0), loaded(3)), (3 * of_one, 3 * of_one));

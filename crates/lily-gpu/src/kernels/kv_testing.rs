@@ -2,8 +2,8 @@
 
 use super::kv::{HEAD, KV_PAGE, KvPool};
 use super::{Element, View};
-use crate::device::emulated::{Buffer, Emulated};
 use crate::gpu::{Contents, Gpu};
+use crate::testing::{Buffer, TestGpu};
 use crate::testing::{Random, bf16, bytes, floats, to_bf16, words};
 
 pub const D: usize = HEAD as usize;
@@ -93,7 +93,7 @@ impl Cache {
         self.tables.iter().map(Vec::len).max().unwrap_or(0) + 1
     }
 
-    pub fn upload(&self, gpu: &Emulated) -> OnDevice {
+    pub fn upload(&self, gpu: &TestGpu) -> OnDevice {
         let stride = self.table_stride();
         let mut table = vec![u32::MAX; self.tables.len() * stride];
         for (row, pages) in table.chunks_exact_mut(stride).zip(&self.tables) {
@@ -118,7 +118,7 @@ impl Cache {
 }
 
 /// Values of a buffer of the element.
-pub fn read_values(gpu: &Emulated, buffer: &Buffer, element: Element) -> Vec<f32> {
+pub fn read_values(gpu: &TestGpu, buffer: &Buffer, element: Element) -> Vec<f32> {
     let mut out = vec![0; gpu.bytes(buffer) as usize];
     gpu.read(buffer, 0, &mut out).expect("read");
     match element {
@@ -131,7 +131,7 @@ pub fn read_values(gpu: &Emulated, buffer: &Buffer, element: Element) -> Vec<f32
 }
 
 /// A buffer of the element.
-pub fn element_values(gpu: &Emulated, values: &[f32], element: Element) -> Buffer {
+pub fn element_values(gpu: &TestGpu, values: &[f32], element: Element) -> Buffer {
     match element {
         Element::F32 => floats(gpu, values, Contents::Activations),
         Element::Bf16 => bytes(gpu, &to_bf16(values), Contents::Activations),

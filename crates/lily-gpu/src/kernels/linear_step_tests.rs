@@ -6,7 +6,7 @@ use super::*;
 use crate::gpu::Contents;
 use crate::kernels::{ConvSilu, Element, GatedDeltaChunk, GatedNorm};
 use crate::kernels::{conv_silu, gated_delta_chunk, gated_delta_chunk_scratch, gated_norm};
-use crate::testing::{Random, assert_close, bytes, device, floats, output, read_f32, run, to_bf16, words};
+use crate::testing::{Random, assert_close, bytes, counts, device, floats, output, read_f32, run, to_bf16, words};
 
 /// Weights of a layer, and what a sequence carries, S as [value × key].
 struct Layer {
@@ -152,13 +152,13 @@ fn check(keys: usize, values: usize, batch: usize, tokens: usize, extreme: bool,
 #[test]
 fn two_tokens_at_the_real_heads_and_their_bytes() {
     let ratio = check(16, 32, 1, 2, false, 1);
-    assert!(ratio > 1.0 && ratio <= 1.03, "{ratio}");
+    assert!(!counts() || ratio > 1.0 && ratio <= 1.03, "{ratio}");
 }
 
 #[test]
 fn a_batch_in_shuffled_slots() {
     let ratio = check(2, 4, 8, 2, false, 2);
-    assert!(ratio > 1.0 && ratio <= 1.05, "{ratio}");
+    assert!(!counts() || ratio > 1.0 && ratio <= 1.05, "{ratio}");
 }
 
 #[test]

@@ -3,9 +3,11 @@ use lily_cpu::oracle;
 use proptest::prelude::*;
 
 use super::*;
-use crate::device::emulated::Buffer;
 use crate::gpu::{Contents::Activations, Dispatched};
-use crate::testing::{Random, assert_close, dense, device, floats, output, read_f32, read_u32, run, share_matrix};
+use crate::testing::Buffer;
+use crate::testing::{
+    Random, assert_close, counts, dense, device, floats, output, read_f32, read_u32, run, share_matrix,
+};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -147,6 +149,9 @@ impl Case {
         let summed: Vec<f32> = read_f32(&gpu, &sums).chunks(parts).map(|p| p.iter().sum()).collect();
         assert_close(&summed, &of_rows, 2e-6);
 
+        if !counts() {
+            return done.dispatches;
+        }
         // Each matrix of a chosen expert once for each token, and the shared one.
         let loaded: u64 =
             done.dispatches[0].traffic[..12].iter().chain(&done.dispatches[1].traffic[..6]).map(|t| t.bytes()).sum();
@@ -160,6 +165,9 @@ impl Case {
 #[test]
 fn the_full_width_and_its_bytes() {
     let done = FULL.check();
+    if !counts() {
+        return;
+    }
     let moved: u64 = done.iter().flat_map(|d| &d.traffic).map(|t| t.bytes()).sum();
     let weights: u64 = done[0].traffic[..12].iter().chain(&done[1].traffic[..6]).map(|t| t.bytes()).sum();
     let ratio = moved as f64 / weights as f64;

@@ -113,9 +113,17 @@ impl Program {
     /// # Errors
     /// Where the source breaks a rule of the pass.
     pub fn cuda(&self) -> Result<String, MslError> {
+        self.cuda_kernels(|_| true)
+    }
+
+    /// As [`Program::cuda`], with entries for some kernels only. The compiler drops what they don't use.
+    ///
+    /// # Errors
+    /// Where the source breaks a rule of the pass.
+    pub fn cuda_kernels(&self, wanted: impl Fn(&Kernel) -> bool) -> Result<String, MslError> {
         let body = rewrite::rewrite(self, Target::Cuda)?;
         let header = include_str!("cuda.h").replace("#include \"vec.h\"", include_str!("vec.h"));
-        Ok(format!("{header}\n{body}\n{}", rewrite::cuda_entries(self)))
+        Ok(format!("{header}\n{body}\n{}", rewrite::cuda_entries(self, wanted)))
     }
 
     fn error(&self, at: &Token, what: impl Into<String>) -> MslError {

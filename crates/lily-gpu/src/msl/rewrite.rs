@@ -222,9 +222,9 @@ pub(super) fn emulator_tables(p: &Program, structs: &[StructFields<'_>]) -> Stri
 }
 
 /// `extern "C"` entries for CUDA: buffers and values in the order of their indices.
-pub(super) fn cuda_entries(p: &Program) -> String {
+pub(super) fn cuda_entries(p: &Program, wanted: impl Fn(&Kernel) -> bool) -> String {
     let mut out = String::new();
-    for k in &p.kernels {
+    for k in p.kernels.iter().filter(|k| wanted(k)) {
         let parameters: Vec<String> = k
             .bound()
             .map(|a| match a.access {

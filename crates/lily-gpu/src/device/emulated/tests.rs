@@ -3,7 +3,11 @@
 use super::*;
 use crate::args::STRUCTS;
 use crate::kernels::{NormOutputs, RmsNorm, View, rms_norm};
-use crate::testing::{device, floats, output, read_f32, read_u32, run, words};
+use crate::testing::{floats, output, read_f32, read_u32, run, words};
+
+fn device(seed: u32) -> Emulated {
+    Emulated::new(1, seed).unwrap()
+}
 
 /// Runs a faulty kernel with 64 threads on 64 values.
 fn faulty(kernel: &str, seed: u32) -> Result<Vec<u32>, GpuError> {

@@ -1,0 +1,511 @@
+//! NVIDIA GPUs through the CUDA driver, found at run time: nothing of CUDA is needed to build Lily or to start it.
+//!
+//! Kernels are the same `.metal` text, translated by [`crate::msl`] and compiled by NVRTC for the device at hand when they are
+//! first used; compiled code is kept in the user's cache folder. A simdgroup is a warp and a threadgroup a block.
+
+mod compile;
+mod graph;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cudarc::driver::sys;
+use lily_checkpoint::Bytes;
+
+use crate::check::check;
+use crate::gpu::{Arg, Contents, Dispatched, Finished, Gpu, GpuError, Launch, Ticket, check_range};
+use crate::msl::{Access, Kernel, Program};
+use compile::Compiler;
+use graph::{Graphs, Recorded};
+
+pub use compile::cache_folder;
+
+type Call<T> = Result<T, GpuError>;
+
+/// The shader source as this device sees it.
+fn program() -> &'static Program {
+    static PROGRAM: LazyLock<Program> = LazyLock::new(|| match Program::parse(&crate::source(), &["LILY_CUDA"]) {
+        Ok(program) => program,
+        Err(e) => panic!("{e}"),
+    });
+    &PROGRAM
+}
+
+/// The driver's answer.
+fn ok(code: sys::CUresult, what: &str) -> Call<()> {
+    if code == sys::CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    let text = cudarc::driver::DriverError(code).error_string().map_or("".into(), |t| t.to_string_lossy().into_owned());
+    Err(GpuError::Run(format!("{what}: {text} ({code:?})")))
+}
+
+/// How the device runs commands.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Command buffers that repeat become graphs; otherwise each dispatch is launched alone.
+    pub graphs: bool,
+    /// Where compiled kernels are kept; `None` keeps none.
+    pub cache: Option<std::path::PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { graphs: true, cache: cache_folder() }
+    }
+}
+
+/// What a process has once: the first device with its context, and the kernels loaded so far.
+struct Context {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    functions: Mutex<HashMap<(&'static str, Vec<u32>), Function>>,
+}
+
+/// A loaded kernel. Modules are never unloaded.
+#[derive(Clone, Copy)]
+struct Function(sys::CUfunction);
+
+// SAFETY: the driver's handles may be used from any thread; calls that need the context make it current first.
+unsafe impl Send for Context {}
+// SAFETY: as above; the map is behind a lock.
+unsafe impl Sync for Context {}
+// SAFETY: as above.
+unsafe impl Send for Function {}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Context {
+    fn get() -> Call<Arc<Self>> {
+        static CONTEXT: Mutex<Option<Arc<Context>>> = Mutex::new(None);
+        let mut held = lock(&CONTEXT);
+        if let Some(context) = &*held {
+            return Ok(context.clone());
+        }
+        let context = Arc::new(Self::open()?);
+        *held = Some(context.clone());
+        Ok(context)
+    }
+
+    fn open() -> Call<Self> {
+        let device = |e: GpuError| GpuError::Device(e.to_string());
+        // SAFETY: it opens the driver's library by name.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(GpuError::Device("the CUDA driver is missing: there is no libcuda on this machine".into()));
+        }
+        let (mut handle, mut context, mut driver) = (0, std::ptr::null_mut(), 0);
+        // SAFETY: the pointers are valid for the calls.
+        unsafe {
+            ok(sys::cuInit(0), "CUDA does not start").map_err(device)?;
+            ok(sys::cuDriverGetVersion(&mut driver), "the driver's version").map_err(device)?;
+            if driver < 12000 {
+                return Err(GpuError::Device(format!("the NVIDIA driver is too old (CUDA {driver}), 12.0 is needed")));
+            }
+            ok(sys::cuDeviceGet(&mut handle, 0), "no CUDA device").map_err(device)?;
+            ok(sys::cuDevicePrimaryCtxRetain(&mut context, handle), "the CUDA device").map_err(device)?;
+        }
+        let context = Self { device: handle, context, functions: Mutex::default() };
+        let capability = context.capability()?;
+        if capability.0 < 8 {
+            let (major, minor) = capability;
+            return Err(GpuError::Device(format!("compute capability {major}.{minor}, 8.0 is needed for BF16")));
+        }
+        Ok(context)
+    }
+
+    /// Makes the context the calling thread's.
+    fn enter(&self) -> Call<()> {
+        // SAFETY: the context is held as long as the process.
+        ok(unsafe { sys::cuCtxSetCurrent(self.context) }, "the context")
+    }
+
+    fn attribute(&self, which: sys::CUdevice_attribute) -> Call<i32> {
+        let mut value = 0;
+        // SAFETY: the pointer is valid for the call.
+        ok(unsafe { sys::cuDeviceGetAttribute(&mut value, which, self.device) }, "an attribute")?;
+        Ok(value)
+    }
+
+    fn capability(&self) -> Call<(i32, i32)> {
+        let major = self.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = self.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        Ok((major, minor))
+    }
+
+    /// Every function constant in the order of the source, 0 where none is given.
+    fn constants(given: &[(&str, u32)]) -> Vec<(&'static str, u32)> {
+        let value = |name: &str| given.iter().find(|g| g.0 == name).map_or(0, |g| g.1);
+        program().constants().iter().map(|c| (c.name.as_str(), value(&c.name))).collect()
+    }
+
+    fn function(&self, compiler: &Compiler, kernel: &'static Kernel, given: &[(&str, u32)]) -> Call<Function> {
+        let constants = Self::constants(given);
+        let key = (kernel.name.as_str(), constants.iter().map(|c| c.1).collect::<Vec<_>>());
+        if let Some(found) = lock(&self.functions).get(&key) {
+            return Ok(*found);
+        }
+        let code = compiler.kernel(kernel, &constants)?;
+        let name = std::ffi::CString::new(kernel.name.as_str()).unwrap_or_default();
+        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        self.enter()?;
+        // SAFETY: the code is a whole image for this device; the pointers are valid for the calls.
+        unsafe {
+            ok(sys::cuModuleLoadData(&mut module, code.as_ptr().cast()), "loading a kernel")?;
+            ok(sys::cuModuleGetFunction(&mut function, module, name.as_ptr()), "loading a kernel")?;
+        }
+        // Two threads that load the same kernel at once each keep a good one.
+        Ok(*lock(&self.functions).entry(key).or_insert(Function(function)))
+    }
+}
+
+/// The device.
+pub struct Cuda {
+    context: Arc<Context>,
+    compiler: Compiler,
+    name: String,
+    graphs: Option<Graphs>,
+    /// Commands, in order.
+    stream: sys::CUstream,
+    /// Copies from and to the host, which wait for no command.
+    copies: sys::CUstream,
+    open: Commands,
+    committed: BTreeMap<Ticket, Committed>,
+    /// Events to use again.
+    events: Vec<sys::CUevent>,
+    next: u64,
+}
+
+// SAFETY: the driver's handles may be used from any thread, and every method makes the context current first.
+unsafe impl Send for Cuda {}
+
+#[derive(Default)]
+struct Commands {
+    launches: Vec<Recorded>,
+    dispatches: Vec<Dispatched>,
+    /// What the commands use, alive until they have run.
+    held: Vec<Arc<Memory>>,
+}
+
+struct Committed {
+    begin: sys::CUevent,
+    end: sys::CUevent,
+    dispatches: Vec<Dispatched>,
+    _held: Vec<Arc<Memory>>,
+}
+
+struct Memory {
+    context: Arc<Context>,
+    address: sys::CUdeviceptr,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: the memory is owned, and commands that use it hold it.
+            let _ = unsafe { sys::cuMemFree_v2(self.address) };
+        }
+    }
+}
+
+/// Device memory. Clones share it.
+#[derive(Clone)]
+pub struct Buffer {
+    memory: Arc<Memory>,
+    size: u64,
+    /// Made of host bytes, which nothing may change.
+    read_only: bool,
+}
+
+impl Cuda {
+    /// The first device.
+    ///
+    /// # Errors
+    /// [`GpuError::Device`] where the driver, NVRTC or a device of compute capability 8.0 is missing.
+    pub fn open() -> Result<Self, GpuError> {
+        Self::with(Options::default())
+    }
+
+    /// The first device, with options.
+    ///
+    /// # Errors
+    /// As [`Cuda::open`].
+    pub fn with(options: Options) -> Result<Self, GpuError> {
+        let context = Context::get()?;
+        context.enter()?;
+        let (mut driver, mut name) = (0, [0; 256]);
+        let (mut stream, mut copies) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let apart = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the pointers are valid for the calls, and the name has the length that is given.
+        unsafe {
+            ok(sys::cuDriverGetVersion(&mut driver), "the driver's version")?;
+            ok(sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, context.device), "the device's name")?;
+            ok(sys::cuStreamCreate(&mut stream, apart), "a stream")?;
+            ok(sys::cuStreamCreate(&mut copies, apart), "a stream")?;
+        }
+        let compiler = Compiler::new(context.capability()?, driver, options.cache)?;
+        let name = name.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect::<Vec<_>>();
+        Ok(Self {
+            context,
+            compiler,
+            name: String::from_utf8_lossy(&name).into_owned(),
+            graphs: options.graphs.then(Graphs::default),
+            stream,
+            copies,
+            open: Commands::default(),
+            committed: BTreeMap::new(),
+            events: Vec::new(),
+            next: 0,
+        })
+    }
+
+    /// Compiles every kernel that has no function constants, several at a time, so that none is compiled while a prompt waits.
+    ///
+    /// # Errors
+    /// [`GpuError::Shader`] with the compiler's text.
+    pub fn compile_all(&self) -> Result<(), GpuError> {
+        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+        let (context, compiler) = (&*self.context, &self.compiler);
+        compile_in_parallel(workers, |kernel| context.function(compiler, kernel, &[]).map(|_| ()))
+    }
+
+    /// Free and all memory of the device, in bytes.
+    ///
+    /// # Errors
+    /// [`GpuError::Run`].
+    pub fn memory(&self) -> Result<(u64, u64), GpuError> {
+        self.context.enter()?;
+        let (mut free, mut all) = (0, 0);
+        // SAFETY: the pointers are valid for the call.
+        ok(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut all) }, "the device's memory")?;
+        Ok((free as u64, all as u64))
+    }
+
+    /// The device's unique name, as `nvidia-smi -L` prints it, without `GPU-`.
+    ///
+    /// # Errors
+    /// [`GpuError::Run`].
+    pub fn uuid(&self) -> Result<String, GpuError> {
+        let mut uuid = sys::CUuuid { bytes: [0; 16] };
+        // SAFETY: the pointer is valid for the call.
+        ok(unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, self.context.device) }, "the device's name")?;
+        let hex: Vec<String> = uuid.bytes.iter().map(|b| format!("{:02x}", *b as u8)).collect();
+        Ok([&hex[..4], &hex[4..6], &hex[6..8], &hex[8..10], &hex[10..]].map(<[String]>::concat).join("-"))
+    }
+
+    /// Sets every byte.
+    ///
+    /// # Errors
+    /// [`GpuError::Run`].
+    pub fn fill(&self, buffer: &Buffer, byte: u8) -> Result<(), GpuError> {
+        self.context.enter()?;
+        // SAFETY: the buffer has `size` bytes.
+        ok(unsafe { sys::cuMemsetD8Async(buffer.memory.address, byte, buffer.size as usize, self.copies) }, "a fill")?;
+        self.copied()
+    }
+
+    /// Waits for the copies to and from the host.
+    fn copied(&self) -> Call<()> {
+        // SAFETY: the stream is owned.
+        ok(unsafe { sys::cuStreamSynchronize(self.copies) }, "a copy")
+    }
+
+    fn event(&mut self) -> Call<sys::CUevent> {
+        let mut event = match self.events.pop() {
+            Some(event) => event,
+            None => std::ptr::null_mut(),
+        };
+        // SAFETY: the pointer is valid for the call, event and stream belong to the current context.
+        unsafe {
+            if event.is_null() {
+                ok(sys::cuEventCreate(&mut event, 0), "an event")?;
+            }
+            ok(sys::cuEventRecord(event, self.stream), "an event")?;
+        }
+        Ok(event)
+    }
+
+    fn copy_in(&self, buffer: &Buffer, offset: u64, data: &[u8]) -> Call<()> {
+        self.context.enter()?;
+        let to = buffer.memory.address + offset;
+        // SAFETY: the range was checked; `data` lives until the copy has ended, which the next line waits for.
+        ok(unsafe { sys::cuMemcpyHtoDAsync_v2(to, data.as_ptr().cast(), data.len(), self.copies) }, "a copy")?;
+        self.copied()
+    }
+}
+
+/// A kernel's name with the size of its machine code or the compiler's text.
+pub type Compiled = (String, Result<usize, String>);
+
+/// Compiles every kernel for a compute capability, with no device needed.
+///
+/// # Errors
+/// [`GpuError::Device`] without NVRTC.
+pub fn compile_for(capability: (i32, i32)) -> Result<Vec<Compiled>, GpuError> {
+    let compiler = Compiler::new(capability, 0, None)?;
+    let done = Mutex::new(Vec::new());
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    compile_in_parallel(workers, |kernel| {
+        let code = compiler.kernel(kernel, &Context::constants(&[]));
+        lock(&done).push((kernel.name.clone(), code.map(|c| c.len()).map_err(|e| e.to_string())));
+        Ok(())
+    })?;
+    Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Calls `one` for every kernel; the first error ends it.
+fn compile_in_parallel(workers: usize, one: impl Fn(&'static Kernel) -> Call<()> + Sync) -> Call<()> {
+    let kernels = Mutex::new(program().kernels().iter());
+    let failed = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let next = lock(&kernels).next();
+                    let Some(kernel) = next.filter(|_| lock(&failed).is_none()) else { break };
+                    if let Err(e) = one(kernel) {
+                        lock(&failed).get_or_insert(e);
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+impl Gpu for Cuda {
+    type Buffer = Buffer;
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn allocate(&self, bytes: u64, _contents: Contents) -> Result<Buffer, GpuError> {
+        self.context.enter()?;
+        let mut address = 0;
+        // SAFETY: the pointer is valid for the call.
+        match unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1) as usize) } {
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Err(GpuError::Memory(bytes)),
+            code => ok(code, "memory")?,
+        }
+        let memory = Arc::new(Memory { context: self.context.clone(), address });
+        Ok(Buffer { memory, size: bytes, read_only: false })
+    }
+
+    fn share(&self, host: &Bytes, contents: Contents) -> Result<Buffer, GpuError> {
+        let buffer = self.allocate(host.len() as u64, contents)?;
+        self.copy_in(&buffer, 0, host)?;
+        Ok(Buffer { read_only: true, ..buffer })
+    }
+
+    fn bytes(&self, buffer: &Buffer) -> u64 {
+        buffer.size
+    }
+
+    fn upload(&self, buffer: &Buffer, offset: u64, data: &[u8]) -> Result<(), GpuError> {
+        check_range(buffer.size, offset, data.len())?;
+        if buffer.read_only {
+            let (bytes, size) = (data.len() as u64, buffer.size);
+            return Err(GpuError::Range { offset, bytes, size, what: "shared, read-only" });
+        }
+        self.copy_in(buffer, offset, data)
+    }
+
+    fn read(&self, buffer: &Buffer, offset: u64, out: &mut [u8]) -> Result<(), GpuError> {
+        check_range(buffer.size, offset, out.len())?;
+        self.context.enter()?;
+        let from = buffer.memory.address + offset;
+        // SAFETY: the range was checked; `out` lives until the copy has ended, which the next line waits for.
+        ok(unsafe { sys::cuMemcpyDtoHAsync_v2(out.as_mut_ptr().cast(), from, out.len(), self.copies) }, "a copy")?;
+        self.copied()
+    }
+
+    fn encode(&mut self, launch: &Launch<'_, Buffer>) -> Result<(), GpuError> {
+        let kernel = check(program(), launch, |b| b.size)?;
+        if launch.groups[1].max(launch.groups[2]) > 65_535 {
+            return Err(GpuError::launch(&kernel.name, format!("a grid of {:?}", launch.groups)));
+        }
+        let function = self.context.function(&self.compiler, kernel, launch.constants)?.0;
+        let mut words = Vec::with_capacity(launch.args.len() + 8);
+        let mut starts = Vec::with_capacity(launch.args.len());
+        for (given, wanted) in launch.args.iter().zip(kernel.bound()) {
+            starts.push(words.len() as u32);
+            match given {
+                Arg::Buffer(b, _) if b.read_only && wanted.access == Access::Write => {
+                    return Err(GpuError::launch(&kernel.name, format!("`{}` is written, but shared", wanted.name)));
+                }
+                Arg::Buffer(b, offset) => {
+                    words.push(b.memory.address + offset);
+                    self.open.held.push(b.memory.clone());
+                }
+                Arg::Value(bytes) => words.extend(bytes.chunks(8).map(|c| {
+                    let mut word = [0; 8];
+                    word[..c.len()].copy_from_slice(c);
+                    u64::from_ne_bytes(word)
+                })),
+            }
+        }
+        let (groups, threads) = (launch.groups, launch.threads);
+        self.open.launches.push(Recorded { function, groups, threads, words, starts });
+        let name: Arc<str> = kernel.name.as_str().into();
+        self.open.dispatches.push(Dispatched { kernel: name, groups, traffic: Vec::new() });
+        Ok(())
+    }
+
+    fn encoded(&self) -> usize {
+        self.open.launches.len()
+    }
+
+    fn commit(&mut self) -> Result<Ticket, GpuError> {
+        self.context.enter()?;
+        let commands = std::mem::take(&mut self.open);
+        let begin = self.event()?;
+        match &mut self.graphs {
+            Some(graphs) => graphs.run(self.stream, commands.launches)?,
+            None => graph::launch_each(self.stream, &commands.launches)?,
+        }
+        let end = self.event()?;
+        self.next += 1;
+        let ticket = Ticket(self.next);
+        let Commands { dispatches, held, .. } = commands;
+        self.committed.insert(ticket, Committed { begin, end, dispatches, _held: held });
+        Ok(ticket)
+    }
+
+    fn wait(&mut self, ticket: Ticket) -> Result<Finished, GpuError> {
+        let Some(committed) = self.committed.remove(&ticket) else { return Ok(Finished::default()) };
+        self.context.enter()?;
+        let mut milliseconds = 0.0;
+        // SAFETY: the events were recorded; the pointer is valid for the call.
+        unsafe {
+            ok(sys::cuEventSynchronize(committed.end), "a command")?;
+            ok(sys::cuEventElapsedTime_v2(&mut milliseconds, committed.begin, committed.end), "a time")?;
+        }
+        self.events.extend([committed.begin, committed.end]);
+        let gpu_time = Some(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3));
+        Ok(Finished { dispatches: committed.dispatches, gpu_time })
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        if self.context.enter().is_err() {
+            return;
+        }
+        // SAFETY: streams and events are owned; what was committed has run when the first call returns.
+        unsafe {
+            let _ = sys::cuStreamSynchronize(self.stream);
+            let pending = self.committed.values().flat_map(|c| [c.begin, c.end]);
+            for event in self.events.iter().copied().chain(pending) {
+                let _ = sys::cuEventDestroy_v2(event);
+            }
+            let _ = sys::cuStreamDestroy_v2(self.stream);
+            let _ = sys::cuStreamDestroy_v2(self.copies);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
