@@ -3,6 +3,9 @@
 #define LINEAR_HEAD 128u // width of a linear-attention head (docs/model.md §1)
 #define CONV_TAPS 4u
 
+// Before a loop that indexes an array of registers: without it compilers may keep the array in memory.
+#define UNROLL _Pragma("unroll")
+
 // Eight activations from p on, which is 16-byte aligned.
 inline void load8(device const float* p, thread float* v) {
   const float4 a = *(device const float4*)p;

@@ -76,8 +76,10 @@ inline void delta_inverse(
     const uint d = lane < 8 ? sg : 7 - sg, column = lane % 8;
     threadgroup const float* a = minus_a + delta_tile(d, d);
     float x[8];
+    UNROLL
     for (uint i = 0; i < 8; i++) {
       float sum = i == column ? 1.0f : 0.0f;
+      UNROLL
       for (uint m = 0; m < i; m++) sum = fma(a[i * 8 + m], x[m], sum);
       x[i] = sum;
       diagonal[d * 64 + i * 8 + column] = sum;
@@ -87,11 +89,13 @@ inline void delta_inverse(
   for (uint side = 0; side < 2; side++) {
     const uint j = side == 0 ? sg : 7 - sg;
     DeltaTile t[8];
+    UNROLL
     for (uint i = 0; i < 8; i++) {
       if (i < j) continue;
       simdgroup_load(t[i], diagonal + i * 64, 8);
       if (i > j) {
         DeltaTile sum = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+        UNROLL
         for (uint m = 0; m < i; m++) {
           if (m < j) continue;
           DeltaTile a;
@@ -150,6 +154,7 @@ inline void delta_inverse(
       simdgroup_load(k1, k_stage + (7 - sg) * 8 * DELTA_STAGE_LD + d, DELTA_STAGE_LD);
       simdgroup_load(q0, q_stage + sg * 8 * DELTA_STAGE_LD + d, DELTA_STAGE_LD);
       simdgroup_load(q1, q_stage + (7 - sg) * 8 * DELTA_STAGE_LD + d, DELTA_STAGE_LD);
+      UNROLL
       for (uint p = 0; p < 9; p++) {
         const uint j = p <= sg ? p : p - sg - 1;
         DeltaTile other;
@@ -185,6 +190,7 @@ inline void delta_inverse(
       to[DELTA_REST + tid] = delta_between(high, low, DELTA_BLOCK - 1, tid); // rows that are not there have g = 0
       if (tid == DELTA_BLOCK - 1) to[DELTA_WHOLE] = precise::exp(high[tid] + low[tid]);
     }
+    UNROLL
     for (uint p = 0; p < 9; p++) {
       const uint i = p <= sg ? sg : 7 - sg, j = p <= sg ? p : p - sg - 1;
       DeltaTile a, b;
