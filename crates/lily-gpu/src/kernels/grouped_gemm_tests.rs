@@ -306,6 +306,71 @@ fn part(m: &Matrix) -> Matrix {
     })
 }
 
+/// Gates far from 0 on both sides: SiLU is the gate itself or 0, and nothing overflows on the way.
+#[test]
+fn large_gates_stay_finite() {
+    for body in BODIES {
+        let l = Layer::new(body, 64, 64, 2, 8);
+        let mut gpu = device(6);
+        let x: Vec<f32> = Random(3).bf16_values(4 * l.hidden, 1.0).into_iter().map(|v| v * 1024.0).collect();
+        let sorted = Sorted::new(&gpu, &[0, 1, 1, 0], 2, 1);
+        let (out, _) = gate_up(&mut gpu, &l, &x, Some(&sorted));
+        let mut want = Vec::new();
+        for &a in &sorted.order {
+            want.extend(l.act([0, 1, 1, 0][a as usize], &x[a as usize * l.hidden..][..l.hidden]));
+        }
+        let gates = l.times(&l.gate, 0, l.width, &x[..l.hidden]);
+        assert!(gates.iter().any(|g| *g > 80.0) && gates.iter().any(|g| *g < -80.0), "{gates:?}");
+        assert_close(&out, &want, rounding(l.element));
+    }
+}
+
+/// An expert that begins 2^32 weights into its matrix gives what it gives as the first.
+#[test]
+fn experts_past_the_range_of_32_bits() {
+    const EXPERTS: u32 = (1 << 20) + 1;
+    for body in BODIES {
+        let l = Layer::new(body, 64, 64, 1, 4);
+        let mut gpu = device(7);
+        let (gate, up) = (share_matrix(&gpu, &l.gate), share_matrix(&gpu, &l.up));
+        // Too large to be filled: only what is touched takes memory.
+        let far = |gpu: &TestGpu, m: &Matrix| {
+            let Matrix::Affine(a) = m else { panic!("affine") };
+            let place = |data: &[u8], least: u64| {
+                let at = data.len() as u64 * u64::from(EXPERTS - 1);
+                let buffer = gpu.allocate((at + data.len() as u64).max(least), Contents::Weights).unwrap();
+                gpu.upload(&buffer, at, data).unwrap();
+                buffer
+            };
+            let least = (256 << 20) + 1;
+            let (codes, scales, biases) = (place(&a.codes, least), place(&a.scales, least), place(&a.biases, least));
+            DeviceMatrix { rows: EXPERTS * 64, cols: 64, bits: 4, codes, scales, biases }
+        };
+        let (far_gate, far_up) = (far(&gpu, &l.gate), far(&gpu, &l.up));
+        let x = elements(&gpu, &Random(2).bf16_values(64, 1.0), l.element, Contents::Activations);
+        let mut results = Vec::new();
+        for (gate, up, expert, experts) in [(&gate, &up, 0, 1), (&far_gate, &far_up, EXPERTS - 1, EXPERTS)] {
+            let map = [vec![0], vec![expert, u32::MAX], vec![0, 0], vec![1, 0]].map(|v| words(&gpu, &v));
+            let out = gpu.allocate(64 * l.element.size(), Contents::Activations).unwrap();
+            let map = ExpertMap {
+                order: View::of(&map[0]),
+                block_expert: View::of(&map[1]),
+                block_first: View::of(&map[2]),
+                block_end: View::of(&map[3]),
+                experts,
+                per_token: 1,
+            };
+            let (body, element) = (l.body, l.element);
+            let (x, y) = (View::of(&x), View::of(&out));
+            let g = GroupedGateUp { body, element, gate, up, x, tokens: 1, map: Some(map), out: y };
+            grouped_gate_up(&mut gpu, &g).unwrap();
+            run(&mut gpu).unwrap();
+            results.push(read(&gpu, &out, l.element));
+        }
+        assert_eq!(results[0], results[1]);
+    }
+}
+
 #[test]
 fn the_grid_holds_every_load() {
     assert_eq!(grouped_blocks(1, 256), 2);
