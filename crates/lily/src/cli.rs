@@ -73,6 +73,8 @@ pub enum Device {
     Cpu,
     /// The GPU of a Mac
     Metal,
+    /// An NVIDIA GPU, for measurements: Hopper, with the CUDA driver and NVRTC
+    Cuda,
     /// The GPU's kernels, run on the CPU: very slow, for checks
     #[cfg(feature = "emulated")]
     Emulated,

@@ -15,6 +15,9 @@ pub enum Chosen {
     /// The GPU of a Mac, with the shader compiled.
     #[cfg(target_os = "macos")]
     Metal(lily_gpu::device::metal::Metal),
+    /// An NVIDIA GPU.
+    #[cfg(target_os = "linux")]
+    Cuda(Box<lily_gpu::device::cuda::Cuda>),
     /// The kernels on the CPU.
     #[cfg(feature = "emulated")]
     Emulated(lily_gpu::device::emulated::Emulated),
@@ -26,6 +29,7 @@ pub fn choose(device: Device) -> Result<Chosen> {
         Device::Cpu => Ok(Chosen::Cpu),
         Device::Auto => Ok(automatic()),
         Device::Metal => metal(),
+        Device::Cuda => cuda(),
         #[cfg(feature = "emulated")]
         Device::Emulated => Ok(Chosen::Emulated(emulated()?)),
     }
@@ -46,6 +50,16 @@ fn metal() -> Result<Chosen> {
 #[cfg(not(target_os = "macos"))]
 fn metal() -> Result<Chosen> {
     anyhow::bail!("--device metal needs a Mac; this lily was built for {}", std::env::consts::OS)
+}
+
+#[cfg(target_os = "linux")]
+fn cuda() -> Result<Chosen> {
+    Ok(Chosen::Cuda(Box::new(lily_gpu::device::cuda::Cuda::open()?)))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn cuda() -> Result<Chosen> {
+    anyhow::bail!("--device cuda needs Linux; this lily was built for {}", std::env::consts::OS)
 }
 
 /// The GPU of a Mac, or a line that says why not.
@@ -74,6 +88,8 @@ impl Chosen {
                 let options = Options { body: gpu.body(), ..Options::default() };
                 Box::new(GpuModel::new(gpu, shape, weights, options)?)
             }
+            #[cfg(target_os = "linux")]
+            (Self::Cuda(gpu), _) => Box::new(GpuModel::new(*gpu, shape, weights, Options::default())?),
             #[cfg(feature = "emulated")]
             (Self::Emulated(gpu), _) => Box::new(GpuModel::new(gpu, shape, weights, Options::default())?),
         })
