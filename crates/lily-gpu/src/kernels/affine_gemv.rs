@@ -7,7 +7,7 @@ use crate::gpu::{Arg, Gpu, GpuError, Launch};
 /// Rows that a lane sums at once, `GEMV_ROWS` of the shader.
 pub(super) const ROWS: u32 = 4;
 /// Simdgroups of a threadgroup, `GEMV_SIMDGROUPS` of the shader.
-const SIMDGROUPS: u32 = 2;
+const SIMDGROUPS: u32 = 4;
 /// Matrices of a dispatch.
 const MATRICES: usize = 4;
 

@@ -4,31 +4,6 @@
 #define STEP_SLOTS 9u // at most eight chosen experts and the shared one
 #define STEP_ROWS 64u // rows of a threadgroup of moe_down_step, at most
 
-// This lane's part of GEMV_ROWS rows of one expert, whose first row in the stack of all is `first`.
-template <int BITS>
-inline void expert_rows(
-    device const uint4* codes, device const bfloat* scales, device const bfloat* biases, ulong first, uint rows,
-    uint columns, uint lanes, device const float* x, device const float* weight, bool norm, uint row0, uint lane,
-    thread float* acc) {
-  const ulong chunk = first * (columns / 32);
-  gemv_rows<BITS, 1>(
-      codes + chunk * (BITS / 4), scales + chunk / 2, biases + chunk / 2, rows, columns, lanes, x, columns, 1, weight, norm,
-      row0, lane, acc);
-}
-
-inline void expert_rows_of(
-    uint bits, device const uint4* codes, device const bfloat* scales, device const bfloat* biases, ulong first, uint rows,
-    uint columns, uint lanes, device const float* x, device const float* weight, bool norm, uint row0, uint lane,
-    thread float* acc) {
-  for (int r = 0; r < GEMV_ROWS; r++) acc[r] = 0.0f;
-  if (bits == 4)
-    expert_rows<4>(codes, scales, biases, first, rows, columns, lanes, x, weight, norm, row0, lane, acc);
-  else if (bits == 8)
-    expert_rows<8>(codes, scales, biases, first, rows, columns, lanes, x, weight, norm, row0, lane, acc);
-  else
-    expert_rows<16>(codes, scales, biases, first, rows, columns, lanes, x, weight, norm, row0, lane, acc);
-}
-
 // act = w · silu(gate · n) ⊙ (up · n) with n = norm(x), for each chosen expert and for the shared one, whose w is the
 // sigmoid of its gate's logit. Every threadgroup chooses the experts anew, which is cheaper than a dispatch for it.
 // Grid: (rows, slots, batch), threads: 32 × STEP_SIMDGROUPS.
@@ -49,6 +24,7 @@ inline void expert_rows_of(
     uint3 at [[threadgroup_position_in_grid]],
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float4 tile[GEMV_TILE(1)];
   threadgroup uint expert_of_slot[1];
   threadgroup float weight_of_slot[1];
   const uint slot = at.y;
@@ -72,31 +48,32 @@ inline void expert_rows_of(
   const float scale = norm_scale(partials + b * args.partials, args.partials, args.hidden, args.eps, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
+  const bool routed = slot < args.chosen;
   const uint packs = 32 / args.lanes;
   const uint row0 = (at.x * STEP_SIMDGROUPS + sg) * GEMV_ROWS * packs;
-  device const float* of_x = x + b * args.hidden;
+  GemvMatrix m;
+  m.bits = routed ? args.bits : args.shared_bits;
+  m.rows = routed ? args.width : args.shared_width;
+  m.columns = args.hidden, m.lanes = args.lanes;
+  GemvInput in;
+  in.x = x + b * args.hidden, in.weight = weight, in.stride = args.hidden, in.batch = 1, in.norm = true;
+  // Chunks of 32 columns before the expert's first row.
+  const ulong chunks = routed ? ulong(expert_of_slot[0]) * args.width * (args.hidden / 32) : 0;
   float gate[GEMV_ROWS], up[GEMV_ROWS];
-  uint rows;
-  if (slot < args.chosen) {
-    rows = args.width;
-    const ulong first = ulong(expert_of_slot[0]) * rows;
-    expert_rows_of(args.bits, gate_codes, gate_scales, gate_biases, first, rows, args.hidden, args.lanes, of_x, weight,
-                   true, row0, lane, gate);
-    expert_rows_of(args.bits, up_codes, up_scales, up_biases, first, rows, args.hidden, args.lanes, of_x, weight, true,
-                   row0, lane, up);
-  } else {
-    rows = args.shared_width;
-    expert_rows_of(args.shared_bits, shared_gate_codes, shared_gate_scales, shared_gate_biases, 0, rows, args.hidden,
-                   args.lanes, of_x, weight, true, row0, lane, gate);
-    expert_rows_of(args.shared_bits, shared_up_codes, shared_up_scales, shared_up_biases, 0, rows, args.hidden, args.lanes,
-                   of_x, weight, true, row0, lane, up);
-  }
+  m.codes = (routed ? gate_codes : shared_gate_codes) + chunks * (m.bits / 4);
+  m.scales = (routed ? gate_scales : shared_gate_scales) + chunks / 2;
+  m.biases = (routed ? gate_biases : shared_gate_biases) + chunks / 2;
+  gemv_matrix<1, true>(m, in, row0, tile, sg * 32 + lane, STEP_SIMDGROUPS * 32, lane, gate);
+  m.codes = (routed ? up_codes : shared_up_codes) + chunks * (m.bits / 4);
+  m.scales = (routed ? up_scales : shared_up_scales) + chunks / 2;
+  m.biases = (routed ? up_biases : shared_up_biases) + chunks / 2;
+  gemv_matrix<1, true>(m, in, row0, tile, sg * 32 + lane, STEP_SIMDGROUPS * 32, lane, up);
   device float* out = act + b * (args.chosen * args.width + args.shared_width) + slot * args.width;
   for (int r = 0; r < GEMV_ROWS; r++) {
     const uint row = row0 + uint(r) * packs + lane / args.lanes;
     const float g = row_sum(gate[r], args.lanes) * scale;
     const float u = row_sum(up[r], args.lanes) * scale;
-    if (lane % args.lanes == 0 && row < rows) out[row] = weight_of_slot[0] * silu(g) * u;
+    if (lane % args.lanes == 0 && row < m.rows) out[row] = weight_of_slot[0] * silu(g) * u;
   }
 }
 
@@ -116,20 +93,25 @@ inline void expert_rows_of(
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float parts[STEP_SLOTS * STEP_ROWS];
+  threadgroup float4 unused[1]; // each simdgroup has an input of its own, and reads it directly
   const ulong b = at.y;
   const uint packs = 32 / args.lanes;
   const uint block = GEMV_ROWS * packs;
   const uint row0 = at.x * block;
-  device const float* of_slot = act + b * (args.chosen * args.width + args.shared_width) + sg * args.width;
+  const bool routed = sg < args.chosen;
+  GemvMatrix m;
+  m.bits = routed ? args.bits : args.shared_bits;
+  m.rows = args.hidden, m.lanes = args.lanes;
+  m.columns = routed ? args.width : args.shared_width;
+  const ulong chunks = routed ? ulong(experts[b * args.chosen + sg]) * args.hidden * (args.width / 32) : 0;
+  m.codes = (routed ? codes : shared_codes) + chunks * (m.bits / 4);
+  m.scales = (routed ? scales : shared_scales) + chunks / 2;
+  m.biases = (routed ? biases : shared_biases) + chunks / 2;
+  GemvInput in;
+  in.x = act + b * (args.chosen * args.width + args.shared_width) + sg * args.width;
+  in.weight = in.x, in.stride = 0, in.batch = 1, in.norm = false;
   float acc[GEMV_ROWS];
-  if (sg < args.chosen) {
-    const ulong first = ulong(experts[b * args.chosen + sg]) * args.hidden;
-    expert_rows_of(args.bits, codes, scales, biases, first, args.hidden, args.width, args.lanes, of_slot, of_slot, false,
-                   row0, lane, acc);
-  } else {
-    expert_rows_of(args.shared_bits, shared_codes, shared_scales, shared_biases, 0, args.hidden, args.shared_width,
-                   args.lanes, of_slot, of_slot, false, row0, lane, acc);
-  }
+  gemv_matrix<1, false>(m, in, row0, unused, 0, 0, lane, acc);
   for (int r = 0; r < GEMV_ROWS; r++) {
     const float t = row_sum(acc[r], args.lanes);
     if (lane % args.lanes == 0) parts[sg * block + uint(r) * packs + lane / args.lanes] = t;
