@@ -30,7 +30,7 @@ run() { # sanitizer, then arguments of the test program
   local sanitizer=$1
   shift
   CARGO_TARGET_DIR="$target/sanitize-$sanitizer" LILY_SANITIZE="$sanitizer" RUST_BACKTRACE=0 \
-    cargo test --package lily-gpu --features emulated --locked --quiet --lib -- --test-threads=1 "$@"
+    cargo test --config profile.dev.package.lily-gpu.opt-level=1 --package lily-gpu --features emulated --locked --quiet --lib -- --test-threads=1 "$@"
 }
 
 # A planted fault: the report must come, or the clean run above proves nothing.

@@ -90,13 +90,14 @@ impl Program {
         &self.constants
     }
 
-    /// C++ for the emulator: the kernels, a table `lily_kernels` of launchers, `lily_constants` and `lily_layouts`.
+    /// C++ for the emulator: the kernels, a table `lily_kernels` of launchers, `lily_constants` and `lily_layouts`. With
+    /// `beginnings` the table holds only kernels whose names begin so, and compilers drop what only the others use.
     ///
     /// # Errors
     /// Where the source breaks a rule of the pass.
-    pub fn emulator(&self, structs: &[StructFields<'_>]) -> Result<String, MslError> {
+    pub fn emulator(&self, structs: &[StructFields<'_>], beginnings: &[&str]) -> Result<String, MslError> {
         let body = rewrite::rewrite(self, Target::Emulator)?;
-        Ok(format!("#include \"metal_stdlib.h\"\n{body}\n{}", rewrite::emulator_tables(self, structs)))
+        Ok(format!("#include \"metal_stdlib.h\"\n{body}\n{}", rewrite::emulator_tables(self, structs, beginnings)))
     }
 
     /// C++ that clang only checks.

@@ -185,9 +185,10 @@ fn body_signature(k: &Kernel, target: Target) -> String {
 }
 
 /// Launchers and tables for the emulator's runtime.
-pub(super) fn emulator_tables(p: &Program, structs: &[StructFields<'_>]) -> String {
+pub(super) fn emulator_tables(p: &Program, structs: &[StructFields<'_>], beginnings: &[&str]) -> String {
     let mut out = String::from("#line 1 \"launchers\"\n");
-    for k in &p.kernels {
+    let wanted = |k: &&Kernel| beginnings.is_empty() || beginnings.iter().any(|b| k.name.starts_with(b));
+    for k in p.kernels.iter().filter(wanted) {
         let given: Vec<String> = k
             .arguments
             .iter()
@@ -205,7 +206,7 @@ pub(super) fn emulator_tables(p: &Program, structs: &[StructFields<'_>]) -> Stri
         );
     }
     out += "extern \"C\" const LilyKernel lily_kernels[] = {\n";
-    for k in &p.kernels {
+    for k in p.kernels.iter().filter(wanted) {
         out += &format!("  {{\"{n}\", lily_run_{n}}},\n", n = k.name);
     }
     out += "  {nullptr, nullptr}};\nextern \"C\" const LilyConstant lily_constants[] = {\n";

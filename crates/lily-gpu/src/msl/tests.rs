@@ -7,7 +7,7 @@ fn parse(text: &str) -> Result<Program, MslError> {
 }
 
 fn refused(text: &str) -> String {
-    match parse(text).and_then(|p| p.emulator(&[])) {
+    match parse(text).and_then(|p| p.emulator(&[], &[])) {
         Ok(text) => panic!("accepted: {text}"),
         Err(e) => e.to_string(),
     }
@@ -94,7 +94,7 @@ fn broken_rules_name_file_and_line() {
 #[test]
 fn the_whole_source_in_every_form() {
     let p = crate::program();
-    let forms = [p.emulator(&[]).unwrap(), p.strict().unwrap(), p.cuda().unwrap()];
+    let forms = [p.emulator(&[], &[]).unwrap(), p.strict().unwrap(), p.cuda().unwrap()];
     for k in p.kernels() {
         assert!(forms.iter().all(|f| f.contains(&format!("lily_body_{}(", k.name))), "{}", k.name);
     }
