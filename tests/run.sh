@@ -22,6 +22,7 @@ tests/no_c.sh
 step "type check for Apple silicon"
 if command -v rustup >/dev/null && rustup target add aarch64-apple-darwin; then
   cargo check --workspace --locked --target aarch64-apple-darwin
+  cargo clippy --workspace --locked --target aarch64-apple-darwin -- -D warnings
 elif [ "$(uname -sm)" = "Darwin arm64" ]; then
   echo "this is Apple silicon; the other steps check it"
 else
@@ -44,10 +45,29 @@ step "GPU kernels on the emulator"
 if [ "$(uname -sm)" = "Linux x86_64" ] && command -v c++ >/dev/null; then
   cargo clippy --package lily-gpu --all-targets --features emulated --locked -- -D warnings
   cargo test --package lily-gpu --features emulated --locked
+
+  step "every kernel by lily doctor on the emulator"
+  cargo clippy --package lily --all-targets --features emulated --locked -- -D warnings
+  cargo run --package lily --features emulated --locked --quiet -- doctor --device emulated
+
+  step "GPU kernels under sanitizers"
+  tests/gpu/sanitize.sh
+
+  step "planted faults are noticed"
+  tests/gpu/planted.sh
+
+  step "GPU kernels as CUDA"
+  tests/gpu/nvrtc.sh
 else
   echo "SKIPPED: the emulator needs x86-64 Linux and a C++ compiler"
   [ -z "${CI:-}" ] || exit 1
 fi
+
+step "address spaces of the GPU kernels"
+tests/gpu/strict.sh
+
+step "the macOS program links"
+tests/macho/link.sh
 
 step "NEON kernels under emulation"
 tests/neon.sh

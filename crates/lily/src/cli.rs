@@ -41,6 +41,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Measure prefill and decode speed, bandwidth and memory
     Bench(BenchArgs),
+    /// Check every GPU kernel on this machine, and measure it
+    Doctor(DoctorArgs),
     /// Measure perplexity and top-1 accuracy over a text
     Eval(EvalArgs),
 }
@@ -259,6 +261,17 @@ pub struct BenchArgs {
     /// Also write the numbers to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// `lily doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Which device
+    #[arg(long, env = "LILY_DEVICE", value_enum, default_value_t = Device::Auto)]
+    pub device: Device,
+    /// Use the dimensions of the 35B model instead of smaller ones
+    #[arg(long)]
+    pub full: bool,
 }
 
 /// `lily eval`.

@@ -6,9 +6,12 @@
 
 mod bench;
 mod chat;
+#[cfg(any(target_os = "macos", target_os = "linux", feature = "emulated"))]
+mod checks;
 mod cli;
 mod count;
 mod device;
+mod doctor;
 mod eval;
 mod inspect;
 mod interrupt;
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Inspect(args) => inspect::inspect(args).map(|()| ExitCode::SUCCESS),
         Command::Bench(args) => bench::bench(args).map(|()| ExitCode::SUCCESS),
+        Command::Doctor(args) => doctor::doctor(args),
         Command::Eval(args) => eval::eval(args).map(|()| ExitCode::SUCCESS),
     };
     match done {

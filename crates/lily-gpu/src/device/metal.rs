@@ -22,7 +22,7 @@ use objc2_metal::{
 
 use crate::check::{check, program};
 use crate::gpu::{Arg, Contents, Dispatched, Finished, Gpu, GpuError, Launch, Ticket, check_range};
-use crate::kernels::{Body, tensor_layout};
+use crate::kernels::{Body, tensor_layout, tensor_parity};
 use crate::shader::is_tensor;
 
 type Object<T> = Retained<ProtocolObject<T>>;
@@ -82,6 +82,11 @@ impl Metal {
     /// # Errors
     /// [`GpuError::Device`] where there is none, [`GpuError::Shader`] with the compiler's text.
     pub fn open() -> Result<Self, GpuError> {
+        // Before anything that an older system does not know.
+        if !system_is(15, 0) {
+            let has = NSProcessInfo::processInfo().operatingSystemVersionString();
+            return Err(GpuError::Device(format!("Lily's GPU kernels need macOS 15.0 or later, and this is {has}")));
+        }
         let device =
             MTLCreateSystemDefaultDevice().ok_or_else(|| GpuError::Device("this Mac has no Metal device".into()))?;
         let queue = device.newCommandQueue().ok_or_else(|| GpuError::Device("Metal gives no command queue".into()))?;
@@ -104,6 +109,13 @@ impl Metal {
             match tensor_layout(&mut metal) {
                 Ok(true) => {}
                 Ok(false) => metal.tensor = Err("this GPU holds the operands of tensor operations otherwise".into()),
+                Err(e) => metal.tensor = Err(e.to_string()),
+            }
+        }
+        if metal.tensor.is_ok() {
+            match tensor_parity(&mut metal) {
+                Ok(true) => {}
+                Ok(false) => metal.tensor = Err("tensor operations gave another product on this GPU".into()),
                 Err(e) => metal.tensor = Err(e.to_string()),
             }
         }
@@ -206,14 +218,22 @@ fn compile(
 
 /// The kernels with tensor operations. Operands made in registers came with macOS 26.2; the hardware with the tenth family.
 fn tensor_library(device: &ProtocolObject<dyn MTLDevice>) -> Result<Object<dyn MTLLibrary>, String> {
+    if std::env::var_os("LILY_NO_TENSOR").is_some_and(|v| !v.is_empty()) {
+        return Err("LILY_NO_TENSOR is set".into());
+    }
     if !device.supportsFamily(MTLGPUFamily::Apple10) {
         return Err("this GPU has no hardware for tensor operations".into());
     }
-    let version = NSOperatingSystemVersion { majorVersion: 26, minorVersion: 2, patchVersion: 0 };
-    if !NSProcessInfo::processInfo().isOperatingSystemAtLeastVersion(version) {
+    if !system_is(26, 2) {
         return Err("tensor operations need macOS 26.2".into());
     }
     compile(device, &crate::tensor_source(), MTLLanguageVersion::Version4_0)
+}
+
+/// Whether macOS has this version or a later one.
+fn system_is(major: isize, minor: isize) -> bool {
+    let version = NSOperatingSystemVersion { majorVersion: major, minorVersion: minor, patchVersion: 0 };
+    NSProcessInfo::processInfo().isOperatingSystemAtLeastVersion(version)
 }
 
 fn page_size() -> usize {

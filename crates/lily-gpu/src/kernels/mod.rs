@@ -48,7 +48,7 @@ pub use moe_route::{MoeRoute, moe_route};
 pub use moe_step::{MoeDownStep, MoeGateUpStep, moe_down_step, moe_gate_up_step, moe_partials};
 pub use qk_norm_rope::{QkNormRope, Rows, qk_norm_rope};
 pub use rms_norm::{NormOutputs, RmsNorm, rms_norm};
-pub use tensor_layout::tensor_layout;
+pub use tensor_layout::{tensor_layout, tensor_parity};
 pub use top_k::{TOP_K, TopK, top_k, top_k_scratch};
 
 use lily_checkpoint::Matrix;

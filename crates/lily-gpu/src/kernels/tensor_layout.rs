@@ -1,6 +1,6 @@
 //! Whether a device keeps the operands of tensor operations where the kernels with [`super::Body::Tensor`] expect them.
 
-use super::View;
+use super::{AffineGemm, Body, DeviceMatrix, Element, View, affine_gemm};
 use crate::gpu::{Contents, Gpu, GpuError, Launch};
 
 const LANES: u32 = 32;
@@ -30,6 +30,60 @@ pub fn tensor_layout<G: Gpu>(gpu: &mut G) -> Result<bool, GpuError> {
     Ok(found == expected())
 }
 
+/// Whether a small product comes out the same by both bodies, up to the rounding of sums. Runs in command buffers of its own;
+/// nothing else may be encoded.
+///
+/// # Errors
+/// Of the device.
+pub fn tensor_parity<G: Gpu>(gpu: &mut G) -> Result<bool, GpuError> {
+    const ROWS: u32 = 19;
+    const COLUMNS: u32 = 128;
+    const OUTPUTS: u32 = 70;
+    // Small numbers of both signs in no simple order, exact in BF16.
+    let number = |i: u32| ((i.wrapping_mul(2_654_435_761) >> 24) as f32 - 128.0) / 64.0;
+    let bf16 = |values: &mut dyn Iterator<Item = f32>| -> Vec<u8> {
+        values.flat_map(|v| ((v.to_bits() >> 16) as u16).to_ne_bytes()).collect()
+    };
+    let place = |bytes: &[u8], contents| -> Result<G::Buffer, GpuError> {
+        let buffer = gpu.allocate(bytes.len() as u64, contents)?;
+        gpu.upload(&buffer, 0, bytes)?;
+        Ok(buffer)
+    };
+    let groups = OUTPUTS * COLUMNS / 64;
+    let codes: Vec<u8> = (0..OUTPUTS * COLUMNS / 2).map(|i| (i.wrapping_mul(2_246_822_519) >> 24) as u8).collect();
+    let x = place(&bf16(&mut (0..ROWS * COLUMNS).map(number)), Contents::Activations)?;
+    let matrix = DeviceMatrix {
+        rows: OUTPUTS,
+        cols: COLUMNS,
+        bits: 4,
+        codes: place(&codes, Contents::Weights)?,
+        scales: place(&bf16(&mut (0..groups).map(|i| number(i + 7))), Contents::Weights)?,
+        biases: place(&bf16(&mut (0..groups).map(|i| number(i + 99))), Contents::Weights)?,
+    };
+    let mut product = |body| -> Result<Vec<f32>, GpuError> {
+        let y = gpu.allocate(u64::from(4 * ROWS * OUTPUTS), Contents::Activations)?;
+        let a = AffineGemm {
+            body,
+            matrices: &[&matrix],
+            x: View::of(&x),
+            element: Element::Bf16,
+            y: View::of(&y),
+            rows: ROWS,
+            x_stride: COLUMNS,
+            y_stride: OUTPUTS,
+        };
+        affine_gemm(gpu, &a)?;
+        let ticket = gpu.commit()?;
+        let _ = gpu.wait(ticket)?;
+        let mut out = vec![0; (4 * ROWS * OUTPUTS) as usize];
+        gpu.read(&y, 0, &mut out)?;
+        Ok(out.as_chunks().0.iter().map(|c| f32::from_ne_bytes(*c)).collect())
+    };
+    let (want, got) = (product(Body::Simdgroup)?, product(Body::Tensor)?);
+    let largest = want.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    Ok(largest > 0.0 && want.iter().zip(&got).all(|(w, g)| (w - g).abs() <= 1e-5 * largest))
+}
+
 /// The indices as `product_tensor.metal` assumes them, innermost first.
 fn expected() -> Vec<u8> {
     let mut out = Vec::new();
@@ -55,6 +109,11 @@ mod tests {
     #[test]
     fn the_emulator_has_the_layout() {
         assert!(tensor_layout(&mut crate::testing::device(1)).unwrap());
+    }
+
+    #[test]
+    fn both_bodies_give_one_product() {
+        assert!(tensor_parity(&mut crate::testing::device(1)).unwrap());
     }
 
     /// Each element of the three operands is in one lane.

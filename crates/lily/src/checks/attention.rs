@@ -1,0 +1,292 @@
+//! Full attention: norm and rotation, the paged cache, prefill and decode.
+
+use anyhow::Result;
+use lily_cpu::oracle::{inv_freq, rope};
+use lily_gpu::kernels::{
+    ATTENTION_BLOCK, AttentionDecode, AttentionPrefill, Element, KV_PAGE, KvPool, QkNormRope, Rows, View,
+    attention_decode, attention_decode_scratch, attention_prefill, qk_norm_rope,
+};
+use lily_gpu::{Contents, Gpu};
+use lily_model::Shape;
+
+use super::lab::{Lab, Work, difference, dot, normed, rounded, sigmoid};
+
+const HEAD: usize = 256;
+const PAGE: usize = KV_PAGE as usize;
+
+/// Keys and values of some sequences on the device, pages in a shuffled order.
+struct Cache<B> {
+    element: Element,
+    kv_heads: usize,
+    table: Vec<u32>,
+    /// Pages of a sequence.
+    stride: usize,
+    /// The pool's values: page, keys or values, head, position, dim.
+    values: Vec<f32>,
+    pool: B,
+    table_on_device: B,
+}
+
+impl<B> Cache<B> {
+    fn new<G: Gpu<Buffer = B>>(
+        lab: &mut Lab<'_, G>,
+        element: Element,
+        kv_heads: usize,
+        sequences: usize,
+        positions: usize,
+    ) -> Result<Self> {
+        let stride = positions.div_ceil(PAGE);
+        let pages = (sequences * stride) as u32;
+        let mut table: Vec<u32> = (0..pages).collect();
+        for i in (1..table.len()).rev() {
+            table.swap(i, lab.random.below(i as u64 + 1) as usize);
+        }
+        let count = pages as usize * 2 * kv_heads * PAGE * HEAD;
+        let values = rounded(element, &lab.random.values(count, 1.0));
+        let pool = lab.elements(element, &values, Contents::Cache)?;
+        let table_on_device = lab.words(&table)?;
+        Ok(Self { element, kv_heads, table, stride, values, pool, table_on_device })
+    }
+
+    fn view(&self) -> KvPool<'_, B> {
+        KvPool {
+            pool: View::of(&self.pool),
+            element: self.element,
+            page_stride: (2 * self.kv_heads * PAGE * HEAD) as u64,
+            table: View::of(&self.table_on_device),
+            table_stride: self.stride as u32,
+        }
+    }
+
+    /// Where the 256 values begin; `what`: 0 keys, 1 values.
+    fn at(&self, sequence: usize, position: usize, what: usize, head: usize) -> usize {
+        let page = self.table[sequence * self.stride + position / PAGE] as usize;
+        (((page * 2 + what) * self.kv_heads + head) * PAGE + position % PAGE) * HEAD
+    }
+
+    /// Attention of one scaled query over positions 0 to `last`.
+    fn attend(&self, sequence: usize, head: usize, q: &[f32], last: usize) -> Vec<f32> {
+        let row = |p: usize, what: usize| &self.values[self.at(sequence, p, what, head)..][..HEAD];
+        let scores: Vec<f32> = (0..=last).map(|p| dot(q, row(p, 0))).collect();
+        let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let weights: Vec<f64> = scores.iter().map(|s| f64::from(s - largest).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let mut out = vec![0.0f64; HEAD];
+        for (p, w) in weights.iter().enumerate() {
+            for (o, v) in out.iter_mut().zip(row(p, 1)) {
+                *o += w / total * f64::from(*v);
+            }
+        }
+        out.into_iter().map(|v| v as f32).collect()
+    }
+}
+
+/// `qk_norm_rope`, `attention_prefill`, `attention_decode`.
+pub fn check<G: Gpu>(lab: &mut Lab<'_, G>) -> Result<()> {
+    let (heads, kv_heads) = if lab.full { (16, 2) } else { (4, 2) };
+    for element in [Element::F32, Element::Bf16] {
+        qk(lab, element, heads, kv_heads, None)?;
+        qk(lab, element, heads, kv_heads, Some(&[0, 63, 64, 1000]))?;
+        // Both sides of a row tile, a key tile and a page.
+        for (start, rows) in [(0, 1), (0, 8), (0, 9), (63, 2), (64, 17)] {
+            prefill(lab, element, heads, kv_heads, start, rows)?;
+        }
+        let block = ATTENTION_BLOCK as usize;
+        for counts in [&[1][..], &[block - 1], &[block], &[block + 1], &[3, 2 * block + 5, 64]] {
+            decode(lab, element, heads, kv_heads, counts)?;
+        }
+    }
+    if lab.full {
+        prefill(lab, Element::Bf16, heads, kv_heads, 1024, 128)?;
+        // Both sides of the length from which blocks are longer.
+        for count in [4096, 16384, 16385] {
+            decode(lab, Element::Bf16, heads, kv_heads, &[count])?;
+        }
+    }
+    Ok(())
+}
+
+/// Rows from position 5 on, or one row a sequence at `positions`.
+fn qk<G: Gpu>(
+    lab: &mut Lab<'_, G>,
+    element: Element,
+    heads: usize,
+    kv_heads: usize,
+    decode: Option<&[usize]>,
+) -> Result<()> {
+    let start = 5;
+    let positions: Vec<usize> = decode.map_or_else(|| (start..start + 70).collect(), <[usize]>::to_vec);
+    let (rows, longest) = (positions.len(), positions.iter().max().map_or(1, |p| p + 1));
+    let sequences = if decode.is_some() { rows } else { 1 };
+    let q_element = if decode.is_some() { Element::F32 } else { element };
+    let stride = (2 * heads + 2 * kv_heads) * HEAD;
+    let mut cache = Cache::new(lab, element, kv_heads, sequences, longest)?;
+    let x = lab.random.values(rows * stride, 2.0);
+    let (q_norm, k_norm) = (lab.random.values(HEAD, 1.5), lab.random.values(HEAD, 1.5));
+    let shape = Shape::qwen3_6_35b_a3b();
+    let frequencies: Vec<f32> = (0..32).map(|j| inv_freq(&shape, j)).collect();
+
+    let mut want = Vec::new();
+    for (t, (row, &position)) in x.chunks_exact(stride).zip(&positions).enumerate() {
+        for h in 0..heads {
+            let mut head = normed(&row[2 * h * HEAD..][..HEAD], &q_norm, shape.norm_eps);
+            rope(&shape, &mut head, 1, position);
+            want.extend(head.iter().map(|v| v / 16.0));
+        }
+        for h in 0..kv_heads {
+            let mut key = normed(&row[(2 * heads + h) * HEAD..][..HEAD], &k_norm, shape.norm_eps);
+            rope(&shape, &mut key, 1, position);
+            let sequence = if decode.is_some() { t } else { 0 };
+            let (k, v) = (cache.at(sequence, position, 0, h), cache.at(sequence, position, 1, h));
+            cache.values[k..k + HEAD].copy_from_slice(&rounded(element, &key));
+            let value = &row[(2 * heads + kv_heads + h) * HEAD..][..HEAD];
+            cache.values[v..v + HEAD].copy_from_slice(&rounded(element, value));
+        }
+    }
+    let want = rounded(q_element, &want);
+    let x = lab.input(&x)?;
+    let q_norm = lab.floats(&q_norm, Contents::Weights)?;
+    let k_norm = lab.floats(&k_norm, Contents::Weights)?;
+    let frequencies = lab.floats(&frequencies, Contents::Weights)?;
+    let at = lab.words(&positions.iter().map(|&p| p as u32).collect::<Vec<_>>())?;
+    let q = lab.elements(q_element, &vec![0.0; want.len()], Contents::Activations)?;
+    let moved = (rows * ((heads + 2 * kv_heads) * 4 + kv_heads * 2 * element.size() as usize) * HEAD) as u64;
+    lab.check(
+        "qk_norm_rope",
+        format!("{rows} rows, {}, {element:?}", if decode.is_some() { "decode" } else { "prefill" }),
+        Work::Bytes(moved + want.len() as u64 * q_element.size()),
+        // A value may round to its other neighbour in BF16.
+        if element == Element::Bf16 { 0.008 } else { 5e-6 },
+        |gpu| {
+            let n = QkNormRope {
+                projections: View::of(&x),
+                stride: stride as u32,
+                q_norm: View::of(&q_norm),
+                k_norm: View::of(&k_norm),
+                inv_freq: View::of(&frequencies),
+                q: View::of(&q),
+                q_element,
+                kv: cache.view(),
+                query_heads: heads as u32,
+                kv_heads: kv_heads as u32,
+                eps: shape.norm_eps,
+                rows: rows as u32,
+                at: match decode {
+                    Some(_) => Rows::Decode { positions: View::of(&at), longest: longest as u32 },
+                    None => Rows::Prefill { start: start as u32 },
+                },
+            };
+            qk_norm_rope(gpu, &n)
+        },
+        |lab| {
+            let q = difference(&lab.read_elements(q_element, &q)?, &want);
+            Ok(q.max(difference(&lab.read_elements(element, &cache.pool)?, &cache.values)))
+        },
+    );
+    Ok(())
+}
+
+/// The gates of rows of projections, and attention's outputs times their sigmoids.
+fn gated(out: Vec<f32>, projections: &[f32], stride: usize, heads: usize) -> Vec<f32> {
+    let gate = |i: usize| {
+        let (row, head, d) = (i / (heads * HEAD), i / HEAD % heads, i % HEAD);
+        projections[row * stride + (2 * head + 1) * HEAD + d]
+    };
+    out.iter().enumerate().map(|(i, o)| o * sigmoid(gate(i))).collect()
+}
+
+fn prefill<G: Gpu>(
+    lab: &mut Lab<'_, G>,
+    element: Element,
+    heads: usize,
+    kv_heads: usize,
+    start: usize,
+    rows: usize,
+) -> Result<()> {
+    let cache = Cache::new(lab, element, kv_heads, 1, start + rows)?;
+    let stride = 2 * heads * HEAD;
+    let q = rounded(element, &lab.random.values(rows * heads * HEAD, 0.3));
+    let projections = lab.random.values(rows * stride, 2.0);
+    let mut out = Vec::new();
+    for (i, q) in q.chunks_exact(HEAD).enumerate() {
+        out.extend(cache.attend(0, i % heads / (heads / kv_heads), q, start + i / heads));
+    }
+    let want = gated(out, &projections, stride, heads);
+    let q = lab.elements(element, &q, Contents::Activations)?;
+    let projections = lab.input(&projections)?;
+    let out = lab.elements(element, &vec![0.0; want.len()], Contents::Activations)?;
+    let pairs: usize = (0..rows).map(|t| start + t + 1).sum();
+    lab.check(
+        "attention_prefill",
+        format!("{rows} rows from {start}, {heads}/{kv_heads} heads, {element:?}"),
+        Work::Products((2 * pairs * heads * HEAD) as u64),
+        // BF16: weights and outputs are rounded.
+        if element == Element::Bf16 { 0.008 } else { 2e-5 },
+        |gpu| {
+            let a = AttentionPrefill {
+                q: View::of(&q),
+                kv: cache.view(),
+                projections: View::of(&projections),
+                stride: stride as u32,
+                out: View::of(&out),
+                query_heads: heads as u32,
+                kv_heads: kv_heads as u32,
+                start: start as u32,
+                rows: rows as u32,
+            };
+            attention_prefill(gpu, &a)
+        },
+        |lab| Ok(difference(&lab.read_elements(element, &out)?, &want)),
+    );
+    Ok(())
+}
+
+/// One row a sequence, which has so many positions with it.
+fn decode<G: Gpu>(
+    lab: &mut Lab<'_, G>,
+    element: Element,
+    heads: usize,
+    kv_heads: usize,
+    counts: &[usize],
+) -> Result<()> {
+    let longest = counts.iter().copied().max().unwrap_or(1);
+    let cache = Cache::new(lab, element, kv_heads, counts.len(), longest)?;
+    let stride = 2 * heads * HEAD;
+    let q = lab.random.values(counts.len() * heads * HEAD, 0.3);
+    let projections = lab.random.values(counts.len() * stride, 2.0);
+    let mut out = Vec::new();
+    for (i, q) in q.chunks_exact(HEAD).enumerate() {
+        out.extend(cache.attend(i / heads, i % heads / (heads / kv_heads), q, counts[i / heads] - 1));
+    }
+    let want = gated(out, &projections, stride, heads);
+    let (q, projections) = (lab.input(&q)?, lab.input(&projections)?);
+    let positions = lab.words(&counts.iter().map(|&n| n as u32 - 1).collect::<Vec<_>>())?;
+    let out = lab.output(want.len())?;
+    let scratch = attention_decode_scratch(counts.len() as u32, heads as u32, longest as u32);
+    let scratch = lab.gpu.allocate(scratch.max(16), Contents::Activations)?;
+    let read = counts.iter().sum::<usize>() * 2 * kv_heads * HEAD;
+    lab.check(
+        "attention_decode",
+        format!("contexts {counts:?}, {heads}/{kv_heads} heads, {element:?}"),
+        Work::Bytes(read as u64 * element.size()),
+        2e-5,
+        |gpu| {
+            let a = AttentionDecode {
+                q: View::of(&q),
+                kv: cache.view(),
+                positions: View::of(&positions),
+                longest: longest as u32,
+                projections: View::of(&projections),
+                stride: stride as u32,
+                out: View::of(&out),
+                scratch: View::of(&scratch),
+                sequences: counts.len() as u32,
+                query_heads: heads as u32,
+                kv_heads: kv_heads as u32,
+            };
+            attention_decode(gpu, &a)
+        },
+        |lab| Ok(difference(&lab.read(&out)?, &want)),
+    );
+    Ok(())
+}
