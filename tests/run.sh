@@ -4,6 +4,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+target() {
+  cargo metadata --no-deps --locked --format-version 1 |
+    python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])'
+}
+
 step() { printf '\n== %s (%d s)\n' "$*" "$SECONDS"; }
 
 step "format"
@@ -44,11 +49,17 @@ cargo test --workspace --locked --no-fail-fast -- --show-output 2>&1 | tee "$log
 step "GPU kernels on the emulator"
 if [ "$(uname -sm)" = "Linux x86_64" ] && command -v c++ >/dev/null; then
   cargo clippy --package lily-gpu --all-targets --features emulated --locked -- -D warnings
-  cargo test --package lily-gpu --features emulated --locked
+  cargo test --package lily-gpu --features emulated --locked -- --include-ignored
 
   step "every kernel by lily doctor on the emulator"
   cargo clippy --package lily --all-targets --features emulated --locked -- -D warnings
   cargo run --package lily --features emulated --locked --quiet -- doctor --device emulated
+
+  step "a chat on the emulated GPU"
+  tests/gpu/chat.sh "$(target)/debug/lily"
+
+  step "dispatches and bytes of the GPU program"
+  tests/gpu/count.sh
 
   step "GPU kernels under sanitizers"
   tests/gpu/sanitize.sh
@@ -74,8 +85,7 @@ tests/neon.sh
 
 step "clients and speed of the release build"
 cargo build --release --locked --package lily
-lily="$(cargo metadata --no-deps --locked --format-version 1 |
-  python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')/release/lily"
+lily="$(target)/release/lily"
 tests/clients/run.sh "$lily"
 tests/speed.py "$lily"
 
