@@ -50,7 +50,7 @@ struct Worker {
   void* main_stack_pointer;
 #ifdef LILY_TSAN
   void *main_tsan, *tsan[MAX_THREADS]; // the sanitizer's fibers, made once; stack i belongs to the i-th of them
-  uint turn;
+  uint turn, parity; // parity: of the barriers that this threadgroup has passed
 #endif
   uint16_t ready[MAX_THREADS * 2];
   uint64_t random, switches, epoch;
@@ -67,10 +67,11 @@ thread_local Worker* W;
 // Which stack, and which of the sanitizer's fibers, thread i of this threadgroup has. It changes from threadgroup to
 // threadgroup, so that what thread i wrote in two of them is seen as two threads' writes.
 uint own(const Worker* w, uint i) { return (i + w->turn) % w->n; }
-// One address a threadgroup and barrier for release and acquire, never used again.
+// Two addresses a threadgroup and barrier for release and acquire, never used again. They take turns: a thread that
+// leaves a barrier late would otherwise be ordered after what the others did up to the next one.
 void* sync(Worker* w, uint i) {
   static char* base = (char*)mmap(nullptr, size_t(1) << 32, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return base + (((w->epoch * 64 + i) * 8 + size_t((uintptr_t)w >> 6)) & 0xfffffff8u);
+  return base + (((w->epoch * 128 + i) * 8 + size_t((uintptr_t)w >> 6)) & 0xfffffff8u);
 }
 #endif
 
@@ -151,6 +152,9 @@ void release_simdgroup(Worker* w, Simdgroup* s, uint index, uint me, void (*last
 }
 void release_barrier(Worker* w, uint me) {
   w->arrived = 0;
+#ifdef LILY_TSAN
+  w->parity ^= 1;
+#endif
   uint n = 0;
   for (uint i = 0; i < w->n; i++)
     if (i != me && w->fiber[i].is == Is::at_barrier) w->fiber[i].is = Is::running, push(w, i), n++;
@@ -257,11 +261,13 @@ LilySlots* lily_collect(const void* in, uint bytes, void (*last)(LilySlots*), in
 void lily_simd_barrier(int line) {
   const char c = 0;
 #ifdef LILY_TSAN
-  __tsan_release(sync(W, 1 + W->fiber[W->current].place.simdgroup));
+  const uint simdgroup = W->fiber[W->current].place.simdgroup;
+  void* address = sync(W, 2 + 2 * simdgroup + W->simdgroup[simdgroup].parity);
+  __tsan_release(address);
 #endif
   lily_collect(&c, 1, nullptr, line);
 #ifdef LILY_TSAN
-  __tsan_acquire(sync(W, 1 + W->fiber[W->current].place.simdgroup));
+  __tsan_acquire(address);
 #endif
 }
 void lily_barrier(int line) {
@@ -270,7 +276,8 @@ void lily_barrier(int line) {
   Fiber* f = &w->fiber[me];
   f->line = line, f->is = Is::at_barrier;
 #ifdef LILY_TSAN
-  __tsan_release(sync(w, 0));
+  void* address = sync(w, w->parity);
+  __tsan_release(address);
 #endif
   if (!w->arrived) w->barrier_line = line;
   else if (w->barrier_line != line) fail(w, "threads at different barriers");
@@ -278,7 +285,7 @@ void lily_barrier(int line) {
   if (++w->arrived == w->alive) f->is = Is::running, release_barrier(w, me);
   else next(w, me);
 #ifdef LILY_TSAN
-  __tsan_acquire(sync(w, 0));
+  __tsan_acquire(address);
 #endif
 }
 void* lily_threadgroup_memory(int id, size_t bytes) {
