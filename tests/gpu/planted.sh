@@ -56,7 +56,7 @@ holds() { # sanitizer, kernels, tests
 }
 
 map=kernels::moe_map::tests::both_sides_of_a_block
-gemm=kernels::affine_gemm::tests::rows_on_both_sides_of_each_block_and_kernel
+gemm=kernels::affine_gemm::tests::every_width_of_weights_and_outputs_on_both_sides_of_a_block
 prefill=kernels::attention_prefill::tests::both_sides_of_row_tiles_key_tiles_and_pages
 delta=kernels::gated_delta_chunk::tests::lengths_around_a_block
 barrier='threadgroup_barrier(mem_flags::mem_threadgroup);'

@@ -82,6 +82,7 @@ impl Case {
 const BODIES: [(Body, Element); 3] =
     [(Body::Simdgroup, Element::F32), (Body::Simdgroup, Element::Bf16), (Body::Tensor, Element::Bf16)];
 
+#[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn the_real_shapes_in_part() {
     for (body, element) in BODIES {
@@ -137,6 +138,7 @@ fn weights_are_loaded_once_a_block() {
 }
 
 /// A row has the same bits whatever the rows beside it and its place in a block.
+#[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn a_row_does_not_depend_on_the_others() {
     for (body, element) in BODIES {

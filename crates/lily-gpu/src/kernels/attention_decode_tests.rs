@@ -127,6 +127,7 @@ fn sequences_of_very_different_lengths() {
     }
 }
 
+#[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn both_sides_of_longer_spans() {
     for (n, count) in [16384, 16385].into_iter().enumerate() {
@@ -167,6 +168,7 @@ fn bytes_at_256_and_at_4096_positions() {
 }
 
 /// A sequence alone, with others, and with a longer bound gives the same bits.
+#[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn bits_do_not_depend_on_the_batch() {
     let c = Case::real(Element::Bf16, vec![100, 1000, 256, 257]);

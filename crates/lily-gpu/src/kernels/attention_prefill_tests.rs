@@ -109,6 +109,7 @@ fn both_sides_of_row_tiles_key_tiles_and_pages() {
 }
 
 /// A prompt in one piece, and cut at multiples of 64 and elsewhere, where later positions are not written yet.
+#[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn bits_do_not_depend_on_cuts() {
     for element in [Element::F32, Element::Bf16] {
@@ -183,6 +184,7 @@ fn query_heads_that_kv_heads_do_not_divide_are_refused() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 10, failure_persistence: None, ..ProptestConfig::default() })]
+    #[cfg_attr(sanitized, ignore = "large")]
     #[test]
     fn any_shape(group in 1usize..=8, kv_heads in 1usize..=2, start in 0usize..150, rows in 1usize..30, bf16: bool,
                  seed in 1u32..1000) {

@@ -154,6 +154,7 @@ fn first_tokens_inside_a_block() {
     }
 }
 
+#[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn the_real_heads_and_others() {
     Case::new(16, 32, 5, 70, 1).check(1);
@@ -161,6 +162,7 @@ fn the_real_heads_and_others() {
     Case::new(1, 4, 60, 20, 3).check(3);
 }
 
+#[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn gates_at_80() {
     for seed in 0..6 {
@@ -190,6 +192,7 @@ fn one_key_written_again_and_again() {
     case.check(7);
 }
 
+#[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn cuts_at_multiples_of_64_change_no_bit() {
     let case = Case::new(1, 2, 10, 260, 11);

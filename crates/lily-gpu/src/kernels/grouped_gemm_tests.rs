@@ -191,6 +191,7 @@ fn random_experts(tokens: usize, experts: usize, per_token: usize, seed: u64) ->
     chosen
 }
 
+#[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn random_loads_of_every_kind_of_weight() {
     for body in BODIES {

@@ -266,6 +266,7 @@ fn prefill_is_many_steps(keys: usize, values: usize, prefilled: usize, stepped: 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
+    #[cfg_attr(sanitized, ignore = "large")]
     #[test]
     fn prefill_and_decode_agree(
         keys in 1usize..3,

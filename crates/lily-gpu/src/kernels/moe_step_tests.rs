@@ -206,6 +206,7 @@ fn one_expert_of_one() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+    #[cfg_attr(sanitized, ignore = "large")]
     #[test]
     fn any_shape(hidden in 1usize..8, width in 1usize..5, shared_width in 1usize..5, count in 1usize..40,
                  chosen in 1usize..9, bits in (2u32..5, 2u32..5), batch in 1usize..9, partials in 1usize..70,

@@ -36,6 +36,7 @@ fn check(logits: &[f32], vocab: usize, stride: usize, k: usize, seed: u32) {
     assert_eq!(read_f32(&gpu, &values), want_values);
 }
 
+#[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn the_real_vocabulary_with_its_padding() {
     let mut logits = Random(1).values(248_320, 20.0);
