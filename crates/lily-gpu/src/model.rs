@@ -7,7 +7,7 @@ use lily_checkpoint::Weights;
 use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Snapshot, Top};
 
 use crate::gpu::{Gpu, GpuError};
-use crate::kernels::TOP_K;
+use crate::kernels::{KV_PAGE, TOP_K};
 use crate::program::{Choice, DECODE_BATCH, Held, Options, Page, Program, Step};
 
 impl From<GpuError> for ModelError {
@@ -66,7 +66,15 @@ impl<G: Gpu> GpuModel<G> {
         let id = SeqId(self.next);
         self.next += 1;
         self.sequences.insert(id, Sequence { held, room });
+        self.admit();
         id
+    }
+
+    /// Rooms rounded up to pages, and a page each for the one that is copied before it is written.
+    fn admit(&mut self) {
+        let page = u64::from(KV_PAGE);
+        let tokens = self.sequences.values().map(|s| (s.room as u64).next_multiple_of(page) + page).sum();
+        self.program.admit(tokens);
     }
 
     /// Refuses what cannot be appended, before anything changes.
@@ -168,6 +176,7 @@ where
             tracing::error!(%error, "a step that nobody waits for failed");
         }
         self.sequences.remove(&seq);
+        self.admit();
     }
 
     fn len(&self, seq: SeqId) -> usize {

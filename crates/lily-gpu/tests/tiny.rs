@@ -210,3 +210,21 @@ fn a_model_refuses_before_anything_changes_and_snapshots_are_copies() {
     }
     assert_eq!(model.state_bytes(), bytes);
 }
+
+#[test]
+fn the_cache_grows_with_its_sequences_up_to_what_they_are_admitted_for() {
+    let checkpoint = open(MLX4);
+    let mut model = model(&checkpoint, Element::Bf16);
+    let sizes = model.program().state_sizes();
+    let pages = |model: &GpuModel<Emulated>| (model.state_bytes() - 2 * sizes.slot()) / sizes.page;
+    let seq = model.begin(64 * 9 + 1).expect("room");
+    let mut seen = Vec::new();
+    for _ in 0..9 {
+        model.prefill(seq, &[3; 64], Rows::None).expect("prefill");
+        seen.push(pages(&model));
+    }
+    // Ten pages of room, and one that may be copied.
+    assert_eq!(seen, [1, 2, 4, 4, 8, 8, 8, 8, 11]);
+    model.prefill(seq, &[3], Rows::None).expect("prefill");
+    assert_eq!(pages(&model), 11);
+}

@@ -138,6 +138,11 @@ impl<G: Gpu> Program<G> {
         self.pools.bytes()
     }
 
+    /// The sequences may come to hold this many tokens together.
+    pub fn admit(&mut self, tokens: u64) {
+        self.pools.admit(tokens);
+    }
+
     /// Bytes of a sequence's state by part.
     pub fn state_sizes(&self) -> StateSizes {
         self.pools.sizes()

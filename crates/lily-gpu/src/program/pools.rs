@@ -7,6 +7,9 @@ use lily_model::{LayerKind, Shape};
 use crate::gpu::{Contents, Gpu, GpuError};
 use crate::kernels::{CopySlices, Element, KV_PAGE, View, copy_slices};
 
+/// Pages that the pool grows by when more than the admitted ones are needed.
+const PAGES_BEYOND: u32 = 8;
+
 /// A page of the KV cache: 64 positions of all full layers. Free again when the last holder drops it.
 pub struct Page {
     index: u32,
@@ -94,6 +97,8 @@ pub struct Pools<B> {
     /// `[pages × page]`.
     kv: B,
     pages: u32,
+    /// Pages that the sequences may come to hold together.
+    admitted: u32,
     free_pages: Arc<Mutex<Vec<u32>>>,
     /// `[linear layers × slots × recurrent]`.
     recurrent: B,
@@ -111,6 +116,7 @@ impl<B: Clone> Pools<B> {
             sizes,
             kv: gpu.allocate(sizes.page, Contents::Cache)?,
             pages: 1,
+            admitted: 1,
             free_pages: Arc::new(Mutex::new(vec![0])),
             recurrent: gpu.allocate(2 * sizes.layers * sizes.recurrent, Contents::State)?,
             conv: gpu.allocate(2 * sizes.layers * sizes.conv, Contents::State)?,
@@ -144,12 +150,21 @@ impl<B: Clone> Pools<B> {
         u64::from(self.pages) * self.sizes.page + u64::from(2 * self.pairs) * self.sizes.slot()
     }
 
-    /// A free page; the pool doubles where there is none. What the page holds is undefined.
+    /// The sequences may come to hold this many tokens together: the pool grows by doubling up to there, and beyond it by
+    /// little, for what snapshots hold.
+    pub fn admit(&mut self, tokens: u64) {
+        self.admitted = u32::try_from(tokens.div_ceil(u64::from(KV_PAGE))).unwrap_or(u32::MAX);
+    }
+
+    /// A free page; the pool grows where there is none. What the page holds is undefined.
     pub fn page<G: Gpu<Buffer = B>>(&mut self, gpu: &mut G) -> Result<Page, GpuError> {
         if let Some(index) = pop(&self.free_pages) {
             return Ok(Page { index, free: self.free_pages.clone() });
         }
-        let more = 2 * self.pages;
+        let more = match self.pages < self.admitted {
+            true => (2 * self.pages).min(self.admitted),
+            false => self.pages + PAGES_BEYOND,
+        };
         let kv = gpu.allocate(u64::from(more) * self.sizes.page, Contents::Cache)?;
         slices(gpu, View::of(&self.kv), View::of(&kv), [self.sizes.page; 2], self.sizes.page, self.pages)?;
         let mut free = self.free_pages.lock().unwrap_or_else(PoisonError::into_inner);
