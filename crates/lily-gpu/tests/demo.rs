@@ -9,25 +9,25 @@ use common::{argmax, open};
 use lily_checkpoint::Checkpoint;
 use lily_cpu::{Local, Oracle};
 use lily_gpu::device::emulated::Emulated;
-use lily_gpu::kernels::Element;
+use lily_gpu::kernels::{Body, Element};
 use lily_gpu::{GpuModel, Options};
 use lily_model::{Model, Rows};
 
-fn model(checkpoint: &Checkpoint, element: Element) -> GpuModel<Emulated> {
+fn model(checkpoint: &Checkpoint, element: Element, body: Body) -> GpuModel<Emulated> {
     let gpu = Emulated::new(2, 3).expect("tests run where the emulator does");
-    GpuModel::new(gpu, checkpoint.shape(), checkpoint.weights(), Options { element, ..Options::default() })
-        .expect("the model")
+    let options = Options { element, body, ..Options::default() };
+    GpuModel::new(gpu, checkpoint.shape(), checkpoint.weights(), options).expect("the model")
 }
 
 /// As shipped, with BF16: perplexity within 0.04 % of the F32 golden values, the same top id in at least 96.35 % of positions.
-fn shipped_is_close(golden: &str) {
+fn shipped_is_close(golden: &str, body: Body) {
     let checkpoint = open("demo/4bit");
     let golden = json(golden);
     let want = Scores::golden(&golden);
-    let got = Scores::of(&mut model(&checkpoint, Element::Bf16), &ids(&golden["input_ids"]));
+    let got = Scores::of(&mut model(&checkpoint, Element::Bf16, body), &ids(&golden["input_ids"]));
     let drift = got.perplexity() / want.perplexity() - 1.0;
     println!(
-        "{} positions: perplexity {:.6} ({:+.5} %), same top id {:.4}, largest difference {:.2e} nats",
+        "{body:?}, {} positions: perplexity {:.6} ({:+.5} %), same top id {:.4}, largest difference {:.2e} nats",
         want.nll.len(),
         got.perplexity(),
         100.0 * drift,
@@ -40,13 +40,15 @@ fn shipped_is_close(golden: &str) {
 
 #[test]
 fn bf16_on_192_positions() {
-    shipped_is_close("demo/eval/golden_4bit_fp32_192.json");
+    for body in [Body::Simdgroup, Body::Tensor] {
+        shipped_is_close("demo/eval/golden_4bit_fp32_192.json", body);
+    }
 }
 
 #[test]
 #[ignore = "takes minutes; tests/run.sh runs it"]
 fn bf16_on_2048_positions() {
-    shipped_is_close("demo/eval/golden_4bit_fp32_2048.json");
+    shipped_is_close("demo/eval/golden_4bit_fp32_2048.json", Body::Simdgroup);
 }
 
 #[test]
@@ -54,7 +56,7 @@ fn f32_tiles_on_192_positions() {
     let checkpoint = open("demo/4bit");
     let golden = json("demo/eval/golden_4bit_fp32_192.json");
     let want = Scores::golden(&golden);
-    let got = Scores::of(&mut model(&checkpoint, Element::F32), &ids(&golden["input_ids"]));
+    let got = Scores::of(&mut model(&checkpoint, Element::F32, Body::Simdgroup), &ids(&golden["input_ids"]));
     println!("largest difference {:.2e} nats", got.worst(&want));
     assert!(got.worst(&want) < 1e-3);
     assert_eq!(got.top, want.top);
@@ -67,7 +69,7 @@ fn f32_tiles_on_192_positions() {
 fn greedy_completions() {
     let checkpoint = open("demo/4bit");
     let golden = json("demo/eval/greedy_4bit_fp32.json");
-    let (mut exact, mut shipped) = (model(&checkpoint, Element::F32), model(&checkpoint, Element::Bf16));
+    let [mut exact, mut shipped] = [Element::F32, Element::Bf16].map(|e| model(&checkpoint, e, Body::Simdgroup));
     let mut oracle = Local::new(Oracle::new(checkpoint.shape(), checkpoint.weights()));
     let completions = golden["completions"].as_array().expect("a list");
     let (mut left, mut error) = (Vec::new(), 0.0f32);

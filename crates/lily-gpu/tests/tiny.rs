@@ -228,3 +228,16 @@ fn the_cache_grows_with_its_sequences_up_to_what_they_are_admitted_for() {
     model.prefill(seq, &[3], Rows::None).expect("prefill");
     assert_eq!(pages(&model), 11);
 }
+
+#[test]
+fn a_prompt_that_no_block_divides_is_one_pass_over_the_experts() {
+    let checkpoint = open(MLX4);
+    let mut model = model(&checkpoint, Element::Bf16);
+    let seq = model.begin(100).expect("room");
+    model.program_mut().count();
+    model.prefill(seq, &[3; 100], Rows::Last).expect("prefill");
+    let counted = model.program_mut().counted();
+    let times = |kernel: &str| counted.iter().filter(|(_, d)| d.kernel.starts_with(kernel)).count();
+    assert_eq!(times("grouped_gate_up"), checkpoint.shape().layers.len());
+    assert_eq!(times("embed_gather"), 1);
+}
