@@ -298,7 +298,7 @@ arg_structs! {
         kv_heads: u32,
         /// Position of the first row, prefill.
         start: u32,
-        /// 1: row b stands at positions[b] and owns row b of the page table.
+        /// 1: row b stands at `positions[b]` and owns row b of the page table.
         decode: u32,
         /// Pages of a row of the page table.
         table_stride: u32,
