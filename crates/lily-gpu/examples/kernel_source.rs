@@ -1,7 +1,7 @@
-//! Prints the kernels for another compiler, for the scripts in `tests/gpu`: `kernel_source metal|strict|cuda`.
+//! Prints the kernels for another compiler, for the scripts in `tests/gpu`: `kernel_source metal|strict|cuda|cuda-mma`.
 
 use lily_gpu::msl::Program;
-use lily_gpu::{program, source};
+use lily_gpu::{mma_source, program, source};
 
 fn main() {
     let form = std::env::args().nth(1).unwrap_or_default();
@@ -10,8 +10,9 @@ fn main() {
         "strict" => program().strict(),
         // Tensor operations are Metal's alone.
         "cuda" => Program::parse(&source(), &[]).and_then(|program| program.cuda()),
+        "cuda-mma" => Program::parse(&mma_source(), &[]).and_then(|program| program.cuda()),
         _ => {
-            eprintln!("usage: kernel_source metal|strict|cuda");
+            eprintln!("usage: kernel_source metal|strict|cuda|cuda-mma");
             std::process::exit(2);
         }
     };

@@ -33,7 +33,10 @@ fn size_of_value(ty: &str) -> Option<usize> {
 /// [`GpuError::Launch`].
 pub fn check<'a, B>(p: &'a Program, launch: &Launch<'_, B>, size: impl Fn(&B) -> u64) -> Result<&'a Kernel, GpuError> {
     let error = |what: String| GpuError::launch(launch.kernel, what);
-    let kernel = p.kernel(launch.kernel).ok_or_else(|| error("not in the shader source".into()))?;
+    let kernel = p.kernel(launch.kernel).ok_or_else(|| {
+        let mma = "its matrix instructions are those of NVIDIA GPUs, and this device is another";
+        error(if crate::is_mma(launch.kernel) { mma } else { "not in the shader source" }.into())
+    })?;
     for (name, _) in launch.constants {
         if !p.constants().iter().any(|c| c.name == *name) {
             return Err(error(format!("no function constant {name}")));

@@ -29,4 +29,4 @@ pub use check::{check, program};
 pub use gpu::{Arg, Contents, Dispatched, Finished, Gpu, GpuError, Launch, Ticket, Traffic, check_range};
 pub use model::GpuModel;
 pub use program::Options;
-pub use shader::{is_tensor, source, tensor_source};
+pub use shader::{is_mma, is_tensor, mma_source, source, tensor_source};

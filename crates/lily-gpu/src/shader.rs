@@ -1,6 +1,6 @@
 //! The shader source: shared definitions, argument structs and kernels, concatenated in a fixed order. Metal compiles it at
 //! run time, where no `#include` of our own can be resolved; the other devices take the same text through `msl`. There are
-//! two libraries, as the kernels that use tensor operations need a newer Metal.
+//! two libraries, as the kernels that use tensor operations need a newer Metal; CUDA has a second text too.
 
 use crate::args::STRUCTS;
 
@@ -45,6 +45,17 @@ const TENSOR_PARTS: &[(&str, &str)] = &[
 /// Parts of the first text that the second repeats.
 const SHARED_PARTS: &[&str] = &["common.metal", "product.metal", "affine_gemm.metal", "grouped_gemm.metal"];
 
+/// Kernels whose matrix products are PTX instructions (`msl/mma.h`). Their names end in `_mma`.
+const MMA_PARTS: &[(&str, &str)] = &[
+    ("product_mma.metal", include_str!("kernels/product_mma.metal")),
+    ("products_mma.metal", include_str!("kernels/products_mma.metal")),
+];
+
+/// Whether a kernel stands in CUDA's second text.
+pub fn is_mma(kernel: &str) -> bool {
+    kernel.ends_with("_mma")
+}
+
 /// Whether a kernel stands in the second library.
 pub fn is_tensor(kernel: &str) -> bool {
     kernel.ends_with("_tensor")
@@ -61,8 +72,18 @@ pub fn source() -> String {
 pub fn tensor_source() -> String {
     let head = "#include <metal_stdlib>\n#include <metal_simdgroup>\n#include <metal_tensor>\n\
                 #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\nusing namespace metal;\n";
-    let shared = PARTS.iter().filter(|part| SHARED_PARTS.contains(&part.0));
-    head.to_string() + &arguments() + &joined(shared.chain(TENSOR_PARTS))
+    head.to_string() + &arguments() + &joined(shared().chain(TENSOR_PARTS))
+}
+
+/// The second text of CUDA, which stands alone. Its threadgroups and its blocks of an expert's rows are larger: `Body::Mma` in
+/// `kernels` has the same sizes.
+pub fn mma_source() -> String {
+    let head = "#define PRODUCT_THREADS 256\n#define GROUPED_ROWS 128\n";
+    head.to_string() + &arguments() + &joined(shared().chain(MMA_PARTS))
+}
+
+fn shared() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    PARTS.iter().filter(|part| SHARED_PARTS.contains(&part.0))
 }
 
 /// All kernels in one text, for the signatures and for the emulator.

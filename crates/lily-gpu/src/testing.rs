@@ -2,7 +2,7 @@
 
 mod device;
 
-pub use device::{Buffer, TestGpu, counts};
+pub use device::{Buffer, TestGpu, bodies, counts};
 
 use lily_checkpoint::{Affine, Bytes, Matrix};
 

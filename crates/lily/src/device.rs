@@ -89,7 +89,10 @@ impl Chosen {
                 Box::new(GpuModel::new(gpu, shape, weights, options)?)
             }
             #[cfg(target_os = "linux")]
-            (Self::Cuda(gpu), _) => Box::new(GpuModel::new(*gpu, shape, weights, Options::default())?),
+            (Self::Cuda(gpu), _) => {
+                let options = Options { body: lily_gpu::kernels::Body::Mma, ..Options::default() };
+                Box::new(GpuModel::new(*gpu, shape, weights, options)?)
+            }
             #[cfg(feature = "emulated")]
             (Self::Emulated(gpu), _) => Box::new(GpuModel::new(gpu, shape, weights, Options::default())?),
         })

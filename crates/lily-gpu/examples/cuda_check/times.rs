@@ -188,7 +188,7 @@ fn projections<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
         let t = time(gpu, 2, |g, i| {
             let matrices: Vec<_> = sets[i].iter().collect();
             let product = AffineGemm {
-                body: Body::Simdgroup,
+                body: if element == Element::Bf16 { Body::Mma } else { Body::Simdgroup },
                 matrices: &matrices,
                 x: View::of(&x),
                 element,
@@ -223,7 +223,9 @@ fn experts<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
     // Prefill.
     let assignments = tokens * chosen;
     let ids: Vec<u32> = (0..assignments).map(|_| (random.bits() % count as u64) as u32).collect();
-    let blocks = grouped_blocks(assignments as u32, count as u32);
+    let (body, element) = (Body::Mma, Element::Bf16);
+    let block = body.grouped_rows(element);
+    let blocks = grouped_blocks(block, assignments as u32, count as u32);
     let (experts, order) = (words(gpu, &ids)?, room(gpu, assignments)?);
     let map = [(); 3].map(|()| room(gpu, blocks as usize));
     let [block_expert, block_first, block_end] = map;
@@ -236,7 +238,7 @@ fn experts<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
         block_end: View::of(&block_end),
         rows: assignments as u32,
         count: count as u32,
-        block: GROUPED_ROWS,
+        block,
         blocks,
     };
     let t = time(gpu, 4, |g, _| moe_map(g, &sort))?;
@@ -252,7 +254,7 @@ fn experts<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
     let x = random.bf16(gpu, tokens * HIDDEN, 1.0, Contents::Activations)?;
     let act = random.bf16(gpu, assignments * WIDTH, 1.0, Contents::Activations)?;
     let (weights, y) = (random.floats(gpu, assignments, 1.0)?, room(gpu, assignments * HIDDEN)?);
-    let (body, element) = (Body::Simdgroup, Element::Bf16);
+
     let tokens = tokens as u32;
     let t = time(gpu, 2, |g, _| {
         let out = View::of(&act);

@@ -4,10 +4,8 @@ use super::{Body, DeviceMatrix, Element, View, need};
 use crate::args::GemmArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
-/// Threads of a threadgroup, `PRODUCT_THREADS` of the shader.
-pub(super) const THREADS: u32 = 128;
-/// Rows of a block, and up to how many rows the kernels with smaller blocks take.
-const ROWS: [u32; 2] = [32, 64];
+/// Up to how many rows the kernels with smaller blocks take, which are of so many rows.
+const SHORT_ROWS: u32 = 32;
 /// Matrices of a dispatch.
 const MATRICES: usize = 4;
 
@@ -46,6 +44,7 @@ pub fn affine_gemm<G: Gpu>(gpu: &mut G, a: &AffineGemm<'_, G::Buffer>) -> Result
     need_rows(gpu, a.x, a.rows, a.x_stride, columns, a.element);
     need(gpu, a.y, u64::from(a.rows - 1) * u64::from(a.y_stride) + u64::from(outputs), 4, "y");
 
+    let body = a.body.of(a.element);
     let mut args =
         GemmArgs { columns, rows: a.rows, x_stride: a.x_stride, y_stride: a.y_stride, ..GemmArgs::default() };
     let mut groups = 0;
@@ -56,7 +55,7 @@ pub fn affine_gemm<G: Gpu>(gpu: &mut G, a: &AffineGemm<'_, G::Buffer>) -> Result
         assert!(m.rows > 0 && matches!(m.bits, 4 | 8 | 16), "{} rows, {} bits", m.rows, m.bits);
         args.bits |= m.bits << (8 * i);
         (first[i], counts[i]) = (groups, m.rows);
-        groups += m.rows.div_ceil(a.body.of(a.element).columns());
+        groups += m.rows.div_ceil(body.columns());
     }
     [args.rows0, args.rows1, args.rows2, args.rows3] = counts;
     [_, args.group1, args.group2, args.group3] = first;
@@ -69,17 +68,23 @@ pub fn affine_gemm<G: Gpu>(gpu: &mut G, a: &AffineGemm<'_, G::Buffer>) -> Result
         bound.extend([Arg::Buffer(&m.codes, 0), Arg::Buffer(&m.scales, 0), Arg::Buffer(&m.biases, 0)]);
     }
     bound.extend([a.x.arg(), a.y.arg(), Arg::Value(&args)]);
-    let (names, block) = if a.rows <= ROWS[0] {
-        (["affine_gemm_short_f32", "affine_gemm_short_bf16", "affine_gemm_short_bf16_tensor"], ROWS[0])
+    let (names, block) = if a.rows <= SHORT_ROWS {
+        let names = [
+            "affine_gemm_short_f32",
+            "affine_gemm_short_bf16",
+            "affine_gemm_short_bf16_tensor",
+            "affine_gemm_short_bf16_mma",
+        ];
+        (names, SHORT_ROWS)
     } else {
-        (["affine_gemm_f32", "affine_gemm_bf16", "affine_gemm_bf16_tensor"], ROWS[1])
+        (["affine_gemm_f32", "affine_gemm_bf16", "affine_gemm_bf16_tensor", "affine_gemm_bf16_mma"], body.rows())
     };
     gpu.encode(&Launch {
         kernel: a.body.kernel(a.element, names),
         constants: &[],
         args: &bound,
         groups: [groups, a.rows.div_ceil(block), 1],
-        threads: [THREADS, 1, 1],
+        threads: [body.threads(), 1, 1],
     })
 }
 

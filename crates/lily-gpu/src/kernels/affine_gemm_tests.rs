@@ -4,7 +4,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::gpu::{Contents, Finished};
 use crate::testing::TestGpu;
-use crate::testing::{Random, assert_close, counts, device, elements, multiplied, output, read_f32, run, share_matrix};
+use crate::testing::{
+    Random, assert_close, bodies, counts, device, elements, multiplied, output, read_f32, run, share_matrix,
+};
 
 /// A product with its inputs, `pad` values between rows of x and y.
 struct Case {
@@ -79,13 +81,10 @@ impl Case {
     }
 }
 
-const BODIES: [(Body, Element); 3] =
-    [(Body::Simdgroup, Element::F32), (Body::Simdgroup, Element::Bf16), (Body::Tensor, Element::Bf16)];
-
 #[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn the_real_shapes_in_part() {
-    for (body, element) in BODIES {
+    for (body, element) in bodies() {
         // Linear layer: in_proj_qkv | z | a | b, the large ones cut to a few rows.
         Case::new(body, element, 2048, &[(100, 4), (70, 4), (32, 4), (32, 4)], 3, 1).check(1);
         // Router with the shared expert's gate.
@@ -97,7 +96,7 @@ fn the_real_shapes_in_part() {
 
 #[test]
 fn rows_on_both_sides_of_each_block_and_kernel() {
-    for (body, element) in BODIES {
+    for (body, element) in bodies() {
         for rows in [1, 16, 17, 31, 32, 33, 63, 64, 65, 97, 128, 129] {
             Case::new(body, element, 64, &[(40, 4), (9, 16)], rows, 10 + rows as u32).check(rows as u32);
         }
@@ -106,7 +105,7 @@ fn rows_on_both_sides_of_each_block_and_kernel() {
 
 #[test]
 fn every_width_of_weights_and_outputs_on_both_sides_of_a_block() {
-    for (body, element) in BODIES {
+    for (body, element) in bodies() {
         for bits in [4, 8, 16] {
             for outputs in [1, 31, 32, 33, 63, 64, 65, 129] {
                 Case::new(body, element, 128, &[(outputs, bits)], 18, 30 + outputs as u32).check(outputs as u32);
@@ -141,7 +140,7 @@ fn weights_are_loaded_once_a_block() {
 #[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn a_row_does_not_depend_on_the_others() {
-    for (body, element) in BODIES {
+    for (body, element) in bodies() {
         let case = Case::new(body, element, 320, &[(67, 4), (10, 8), (3, 16)], 135, 5);
         let mut gpu = device(4);
         let (all, _) = case.compute(&mut gpu, 0, case.rows);
@@ -170,13 +169,25 @@ fn rows_that_are_not_aligned_are_refused() {
     case.compute(&mut device(1), 0, 2);
 }
 
+/// The kernels of CUDA's body, elsewhere.
+#[test]
+fn instructions_of_other_hardware_are_refused() {
+    if !counts() {
+        return;
+    }
+    let (kernel, threads) = ("affine_gemm_bf16_mma", [256, 1, 1]);
+    let launch = Launch { kernel, constants: &[], args: &[], groups: [1; 3], threads };
+    let refused = device(1).encode(&launch).unwrap_err().to_string();
+    assert!(refused.contains("NVIDIA"), "{refused}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn any_shape(groups in 1usize..8, shapes in prop::collection::vec((1usize..140, 0usize..3), 1..5),
-                 rows in 1usize..80, body in 0usize..BODIES.len(), seed in 1u32..) {
+                 rows in 1usize..80, body in 0usize..bodies().len(), seed in 1u32..) {
         let shapes: Vec<_> = shapes.into_iter().map(|(rows, i)| (rows, [4, 8, 16][i])).collect();
-        let (body, element) = BODIES[body];
+        let (body, element) = bodies()[body];
         Case::new(body, element, groups * 64, &shapes, rows, seed).check(seed);
     }
 }

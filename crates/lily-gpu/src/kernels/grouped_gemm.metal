@@ -2,7 +2,9 @@
 // belongs to one expert; the grid holds as many blocks as there can be, and those past the last say NO_EXPERT.
 // Sorted row r is assignment order[r] = token · per_token + place. Grid: (blocks of outputs, blocks of rows), threads:
 // PRODUCT_THREADS.
+#ifndef GROUPED_ROWS
 #define GROUPED_ROWS 32
+#endif
 #define NO_EXPERT 0xffffffffu
 
 // Rows of x by the token of each sorted row.

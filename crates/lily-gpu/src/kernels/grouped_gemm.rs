@@ -1,18 +1,13 @@
 //! The experts' products in prefill, over rows sorted by expert, and the shared expert's (`docs/model.md §4.6`).
 
-use super::affine_gemm::{AffineGemm, THREADS, affine_gemm, need_rows};
+use super::affine_gemm::{AffineGemm, affine_gemm, need_rows};
 use super::{Body, DeviceMatrix, Element, View, need};
 use crate::args::GroupedArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
-/// Sorted rows of a block, which all belong to one expert: `GROUPED_ROWS` of the shader.
-pub const GROUPED_ROWS: u32 = 32;
-/// Rows of a block of the shared expert.
-const SHARED_ROWS: u32 = 64;
-
-/// Blocks of the grid: as many as there can be, whatever the experts' loads.
-pub fn grouped_blocks(assignments: u32, experts: u32) -> u32 {
-    assignments.div_ceil(GROUPED_ROWS) + experts.min(assignments)
+/// Blocks of the grid: as many as there can be, whatever the experts' loads. `rows`: [`Body::grouped_rows`].
+pub fn grouped_blocks(rows: u32, assignments: u32, experts: u32) -> u32 {
+    assignments.div_ceil(rows) + experts.min(assignments)
 }
 
 /// Which rows belong to which expert. An assignment is token · per_token + place.
@@ -23,7 +18,7 @@ pub struct ExpertMap<'a, B> {
     pub block_expert: View<'a, B>,
     /// `[grouped_blocks]` u32: the first sorted row of each block.
     pub block_first: View<'a, B>,
-    /// `[grouped_blocks]` u32: the end of its rows, at most [`GROUPED_ROWS`] after the first.
+    /// `[grouped_blocks]` u32: the end of its rows, at most [`Body::grouped_rows`] after the first.
     pub block_end: View<'a, B>,
     /// Experts of the layer.
     pub experts: u32,
@@ -41,8 +36,8 @@ impl<B> Copy for ExpertMap<'_, B> {}
 
 impl<B> ExpertMap<'_, B> {
     /// Panics unless everything lies in its buffer; the blocks of the grid.
-    fn check<G: Gpu<Buffer = B>>(&self, gpu: &G, assignments: u32) -> u32 {
-        let blocks = grouped_blocks(assignments, self.experts);
+    fn check<G: Gpu<Buffer = B>>(&self, gpu: &G, rows: u32, assignments: u32) -> u32 {
+        let blocks = grouped_blocks(rows, assignments, self.experts);
         need(gpu, self.order, u64::from(assignments), 4, "order of the assignments");
         for view in [self.block_expert, self.block_first, self.block_end] {
             need(gpu, view, u64::from(blocks), 4, "blocks of the experts");
@@ -92,12 +87,18 @@ pub fn grouped_gate_up<G: Gpu>(gpu: &mut G, g: &GroupedGateUp<'_, G::Buffer>) ->
     let (names, blocks) = match &g.map {
         Some(m) => {
             bound.extend([m.order.arg(), m.block_expert.arg(), m.block_first.arg(), m.block_end.arg()]);
-            let names = ["grouped_gate_up_f32", "grouped_gate_up_bf16", "grouped_gate_up_bf16_tensor"];
-            (names, m.check(gpu, assignments))
+            let names = [
+                "grouped_gate_up_f32",
+                "grouped_gate_up_bf16",
+                "grouped_gate_up_bf16_tensor",
+                "grouped_gate_up_bf16_mma",
+            ];
+            (names, m.check(gpu, g.body.grouped_rows(g.element), assignments))
         }
         None => {
-            let names = ["shared_gate_up_f32", "shared_gate_up_bf16", "shared_gate_up_bf16_tensor"];
-            (names, g.tokens.div_ceil(SHARED_ROWS))
+            let names =
+                ["shared_gate_up_f32", "shared_gate_up_bf16", "shared_gate_up_bf16_tensor", "shared_gate_up_bf16_mma"];
+            (names, g.tokens.div_ceil(g.body.of(g.element).rows()))
         }
     };
     bound.extend([g.out.arg(), Arg::Value(&bytes)]);
@@ -106,7 +107,7 @@ pub fn grouped_gate_up<G: Gpu>(gpu: &mut G, g: &GroupedGateUp<'_, G::Buffer>) ->
         constants: &[],
         args: &bound,
         groups: [args.outputs.div_ceil(g.body.of(g.element).columns() / 2), blocks, 1],
-        threads: [THREADS, 1, 1],
+        threads: [g.body.of(g.element).threads(), 1, 1],
     })
 }
 
@@ -152,9 +153,12 @@ pub fn grouped_down<G: Gpu>(gpu: &mut G, g: &GroupedDown<'_, G::Buffer>) -> Resu
     need_rows(gpu, g.x, assignments, args.columns, args.columns, g.element);
     need(gpu, *weights, u64::from(assignments), 4, "expert weights");
     need(gpu, g.y, u64::from(assignments) * u64::from(args.outputs), 4, "products of down");
-    let blocks = map.check(gpu, assignments);
+    let blocks = map.check(gpu, g.body.grouped_rows(g.element), assignments);
     gpu.encode(&Launch {
-        kernel: g.body.kernel(g.element, ["grouped_down_f32", "grouped_down_bf16", "grouped_down_bf16_tensor"]),
+        kernel: g.body.kernel(
+            g.element,
+            ["grouped_down_f32", "grouped_down_bf16", "grouped_down_bf16_tensor", "grouped_down_bf16_mma"],
+        ),
         constants: &[],
         args: &[
             Arg::Buffer(&g.down.codes, 0),
@@ -170,7 +174,7 @@ pub fn grouped_down<G: Gpu>(gpu: &mut G, g: &GroupedDown<'_, G::Buffer>) -> Resu
             Arg::Value(&args.to_bytes()),
         ],
         groups: [args.outputs.div_ceil(g.body.of(g.element).columns()), blocks, 1],
-        threads: [THREADS, 1, 1],
+        threads: [g.body.of(g.element).threads(), 1, 1],
     })
 }
 

@@ -4,10 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::gpu::{Contents, Finished};
 use crate::testing::*;
-use crate::testing::{Buffer, TestGpu, counts};
-
-const BODIES: [(Body, Element); 3] =
-    [(Body::Simdgroup, Element::F32), (Body::Simdgroup, Element::Bf16), (Body::Tensor, Element::Bf16)];
+use crate::testing::{Buffer, TestGpu, bodies, counts};
 
 /// The experts of a layer and a few tokens.
 struct Layer {
@@ -53,16 +50,17 @@ struct Sorted {
 }
 
 impl Sorted {
-    fn new(gpu: &TestGpu, chosen: &[u32], experts: usize, per_token: usize) -> Self {
+    fn new(gpu: &TestGpu, l: &Layer, chosen: &[u32], experts: usize, per_token: usize) -> Self {
         let mut order: Vec<u32> = (0..chosen.len() as u32).collect();
         order.sort_by_key(|&a| chosen[a as usize]);
+        let most = l.body.grouped_rows(l.element);
         // Past the last block nothing but the expert is defined.
-        let count = grouped_blocks(chosen.len() as u32, experts as u32) as usize;
+        let count = grouped_blocks(most, chosen.len() as u32, experts as u32) as usize;
         let (mut expert, mut first, mut end) = (Vec::new(), Vec::new(), Vec::new());
         let mut r = 0;
         while r < order.len() {
             let e = chosen[order[r] as usize];
-            let rows = order[r..].iter().take_while(|&&a| chosen[a as usize] == e).count().min(GROUPED_ROWS as usize);
+            let rows = order[r..].iter().take_while(|&&a| chosen[a as usize] == e).count().min(most as usize);
             expert.push(e);
             first.push(r as u32);
             end.push((r + rows) as u32);
@@ -151,7 +149,7 @@ fn check(l: &Layer, chosen: &[u32], per_token: usize, seed: u32) -> Finished {
     let mut random = Random(u64::from(seed));
     let mut gpu = device(seed);
     let tokens = chosen.len() / per_token;
-    let sorted = Sorted::new(&gpu, chosen, l.experts, per_token);
+    let sorted = Sorted::new(&gpu, l, chosen, l.experts, per_token);
     let x = random.bf16_values(tokens * l.hidden, 1.0);
     let (out, done) = gate_up(&mut gpu, l, &x, Some(&sorted));
     let mut want = Vec::new();
@@ -194,7 +192,7 @@ fn random_experts(tokens: usize, experts: usize, per_token: usize, seed: u64) ->
 #[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn random_loads_of_every_kind_of_weight() {
-    for body in BODIES {
+    for body in bodies() {
         for bits in [4, 8, 16] {
             let l = Layer::new(body, 128, 64, 8, bits);
             check(&l, &random_experts(21, 8, 4, 3), 4, 1);
@@ -204,9 +202,9 @@ fn random_loads_of_every_kind_of_weight() {
 
 #[test]
 fn all_rows_on_one_expert_on_both_sides_of_a_block() {
-    for body in BODIES {
+    for body in bodies() {
         let l = Layer::new(body, 64, 64, 5, 4);
-        for rows in [1, 15, 16, 17, 31, 32, 33, 64, 65] {
+        for rows in [1, 15, 16, 17, 31, 32, 33, 64, 65, 127, 128, 129] {
             check(&l, &vec![3; rows], 1, rows as u32);
         }
     }
@@ -214,7 +212,7 @@ fn all_rows_on_one_expert_on_both_sides_of_a_block() {
 
 #[test]
 fn one_token_and_the_real_widths_of_an_expert() {
-    for body in BODIES {
+    for body in bodies() {
         check(&Layer::new(body, 2048, 64, 2, 4), &[1, 0], 2, 1);
         check(&Layer::new(body, 64, 512, 3, 4), &[2, 0], 2, 2);
     }
@@ -223,7 +221,7 @@ fn one_token_and_the_real_widths_of_an_expert() {
 /// Experts without a row, and one with a tail.
 #[test]
 fn uneven_loads() {
-    for body in BODIES {
+    for body in bodies() {
         let l = Layer::new(body, 64, 128, 6, 4);
         let mut chosen = vec![5; 40];
         chosen.extend([0, 2, 2]);
@@ -249,7 +247,7 @@ fn only_the_chosen_experts_are_loaded() {
 
 #[test]
 fn the_shared_expert_takes_every_token() {
-    for body in BODIES {
+    for body in bodies() {
         let l = Layer::new(body, 128, 64, 1, 4);
         for tokens in [1, 32, 33, 64, 65, 97] {
             let mut random = Random(tokens as u64);
@@ -269,7 +267,7 @@ fn the_shared_expert_takes_every_token() {
 /// A token's row for an expert has the same bits whatever the other rows are, and the shared kernel's are the grouped one's.
 #[test]
 fn a_row_does_not_depend_on_the_others() {
-    for body in BODIES {
+    for body in bodies() {
         let l = Layer::new(body, 192, 64, 3, 4);
         let mut gpu = device(5);
         let x = Random(9).bf16_values(70 * l.hidden, 1.0);
@@ -277,10 +275,10 @@ fn a_row_does_not_depend_on_the_others() {
             |rows: &[f32], r: usize| rows[r * l.width..][..l.width].iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         // Token t on expert (t + shift) % 2: places in blocks differ.
         let all: Vec<u32> = (0..70).map(|t| t % 2).collect();
-        let sorted = Sorted::new(&gpu, &all, 3, 1);
+        let sorted = Sorted::new(&gpu, &l, &all, 3, 1);
         let (whole, _) = gate_up(&mut gpu, &l, &x, Some(&sorted));
         for token in [0usize, 33, 66, 69] {
-            let alone = Sorted::new(&gpu, &[all[token]], 3, 1);
+            let alone = Sorted::new(&gpu, &l, &[all[token]], 3, 1);
             let (one, _) = gate_up(&mut gpu, &l, &x[token * l.hidden..][..l.hidden], Some(&alone));
             let place = sorted.order.iter().position(|&a| a as usize == token).unwrap();
             assert_eq!(of(&one, 0), of(&whole, place), "token {token}");
@@ -310,11 +308,11 @@ fn part(m: &Matrix) -> Matrix {
 /// Gates far from 0 on both sides: SiLU is the gate itself or 0, and nothing overflows on the way.
 #[test]
 fn large_gates_stay_finite() {
-    for body in BODIES {
+    for body in bodies() {
         let l = Layer::new(body, 64, 64, 2, 8);
         let mut gpu = device(6);
         let x: Vec<f32> = Random(3).bf16_values(4 * l.hidden, 1.0).into_iter().map(|v| v * 1024.0).collect();
-        let sorted = Sorted::new(&gpu, &[0, 1, 1, 0], 2, 1);
+        let sorted = Sorted::new(&gpu, &l, &[0, 1, 1, 0], 2, 1);
         let (out, _) = gate_up(&mut gpu, &l, &x, Some(&sorted));
         let mut want = Vec::new();
         for &a in &sorted.order {
@@ -330,7 +328,7 @@ fn large_gates_stay_finite() {
 #[test]
 fn experts_past_the_range_of_32_bits() {
     const EXPERTS: u32 = (1 << 20) + 1;
-    for body in BODIES {
+    for body in bodies() {
         let l = Layer::new(body, 64, 64, 1, 4);
         let mut gpu = device(7);
         let (gate, up) = (share_matrix(&gpu, &l.gate), share_matrix(&gpu, &l.up));
@@ -374,17 +372,19 @@ fn experts_past_the_range_of_32_bits() {
 
 #[test]
 fn the_grid_holds_every_load() {
-    assert_eq!(grouped_blocks(1, 256), 2);
-    assert_eq!(grouped_blocks(8, 256), 9);
-    assert_eq!(grouped_blocks(4096 * 8, 256), 1024 + 256);
+    assert_eq!(grouped_blocks(32, 1, 256), 2);
+    assert_eq!(grouped_blocks(32, 8, 256), 9);
+    assert_eq!(grouped_blocks(32, 4096 * 8, 256), 1024 + 256);
+    assert_eq!(grouped_blocks(Body::Mma.grouped_rows(Element::Bf16), 4096 * 8, 256), 256 + 256);
+    assert_eq!(Body::Mma.grouped_rows(Element::F32), 32);
 }
 
 #[test]
 #[should_panic(expected = "blocks of the experts")]
 fn a_map_that_is_too_small_is_refused() {
-    let l = Layer::new(BODIES[0], 64, 64, 2, 4);
+    let l = Layer::new(bodies()[0], 64, 64, 2, 4);
     let mut gpu = device(1);
-    let mut sorted = Sorted::new(&gpu, &[0, 1], 2, 1);
+    let mut sorted = Sorted::new(&gpu, &l, &[0, 1], 2, 1);
     sorted.blocks[0].pop();
     sorted.buffers[1] = words(&gpu, &sorted.blocks[0]);
     gate_up(&mut gpu, &l, &[0.0; 128], Some(&sorted));
@@ -394,9 +394,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn any_load(tokens in 1usize..40, experts in 1usize..10, hidden in 1usize..4, width in 1usize..3,
-                bits in 0usize..3, body in 0usize..BODIES.len(), seed in 1u32..) {
+                bits in 0usize..3, body in 0usize..bodies().len(), seed in 1u32..) {
         let per_token = 1 + seed as usize % experts.min(4);
-        let l = Layer::new(BODIES[body], hidden * 64, width * 64, experts, [4, 8, 16][bits]);
+        let l = Layer::new(bodies()[body], hidden * 64, width * 64, experts, [4, 8, 16][bits]);
         check(&l, &random_experts(tokens, experts, per_token, u64::from(seed)), per_token, seed);
     }
 }

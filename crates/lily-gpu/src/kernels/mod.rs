@@ -37,9 +37,7 @@ pub use copy::{CopySlices, copy_slices};
 pub use embed_gather::{EMBED_PARTIALS, embed_gather};
 pub use gated_delta_chunk::{GatedDeltaChunk, gated_delta_chunk, gated_delta_chunk_scratch};
 pub use gated_norm::{GatedNorm, gated_norm};
-pub use grouped_gemm::{
-    ExpertMap, GROUPED_ROWS, GroupedDown, GroupedGateUp, grouped_blocks, grouped_down, grouped_gate_up,
-};
+pub use grouped_gemm::{ExpertMap, GroupedDown, GroupedGateUp, grouped_blocks, grouped_down, grouped_gate_up};
 pub use kv::{KV_PAGE, KvPool};
 pub use linear_step::{LinearStep, linear_step};
 pub use moe_combine::{MoeCombine, moe_combine};
@@ -120,6 +118,8 @@ pub enum Body {
     Simdgroup,
     /// Metal 4 tensor operations, where the device has them; inputs of [`Element::F32`] are left to [`Body::Simdgroup`].
     Tensor,
+    /// The matrix instructions of NVIDIA GPUs, on CUDA only; inputs of [`Element::F32`] are left to [`Body::Simdgroup`].
+    Mma,
 }
 
 impl Body {
@@ -135,16 +135,41 @@ impl Body {
     fn columns(self) -> u32 {
         match self {
             Self::Simdgroup => 64,
-            Self::Tensor => 128,
+            Self::Tensor | Self::Mma => 128,
+        }
+    }
+
+    /// Threads of a threadgroup, `PRODUCT_THREADS` of the shader.
+    fn threads(self) -> u32 {
+        match self {
+            Self::Simdgroup | Self::Tensor => 128,
+            Self::Mma => 256,
+        }
+    }
+
+    /// Rows of a block where rows are many.
+    fn rows(self) -> u32 {
+        match self {
+            Self::Simdgroup | Self::Tensor => 64,
+            Self::Mma => 128,
+        }
+    }
+
+    /// Sorted rows of a block of the grouped products of inputs of `element`, `GROUPED_ROWS` of the shader.
+    pub fn grouped_rows(self, element: Element) -> u32 {
+        match self.of(element) {
+            Self::Simdgroup | Self::Tensor => 32,
+            Self::Mma => 128,
         }
     }
 
     /// A kernel's name by body and element.
-    fn kernel(self, element: Element, [f32, bf16, tensor]: [&'static str; 3]) -> &'static str {
+    fn kernel(self, element: Element, [f32, bf16, tensor, mma]: [&'static str; 4]) -> &'static str {
         match (self, element) {
             (_, Element::F32) => f32,
             (Self::Simdgroup, Element::Bf16) => bf16,
             (Self::Tensor, Element::Bf16) => tensor,
+            (Self::Mma, Element::Bf16) => mma,
         }
     }
 }

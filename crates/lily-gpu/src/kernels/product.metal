@@ -13,7 +13,9 @@
 //
 // X has `device const T* row(uint r)`: where row r of the block begins, 16-byte aligned.
 // All threads of a threadgroup (PRODUCT_THREADS) call it with the same block; `memory` is threadgroup memory of the body's size.
+#ifndef PRODUCT_THREADS
 #define PRODUCT_THREADS 128
+#endif
 
 // A matrix [rows × depth]: codes of 4 or 8 bits with a scale and a bias for each 64, or BF16 values.
 struct Weights {

@@ -146,6 +146,7 @@ LILY_FN void simdgroup_multiply_accumulate(simdgroup_matrix<float, 8, 8>& d, con
   d.e[0] = r0; d.e[1] = r1;
 #endif
 }
+#include "mma.h"
 extern __shared__ char lily_dyn[];
 LILY_FN uint3 lily_threadgroup_position_in_grid() { return uint3(blockIdx.x, blockIdx.y, blockIdx.z); }
 LILY_FN uint3 lily_threadgroups_per_grid() { return uint3(gridDim.x, gridDim.y, gridDim.z); }

@@ -123,7 +123,9 @@ impl Program {
     /// Where the source breaks a rule of the pass.
     pub fn cuda_kernels(&self, wanted: impl Fn(&Kernel) -> bool) -> Result<String, MslError> {
         let body = rewrite::rewrite(self, Target::Cuda)?;
-        let header = include_str!("cuda.h").replace("#include \"vec.h\"", include_str!("vec.h"));
+        let header = include_str!("cuda.h")
+            .replace("#include \"vec.h\"", include_str!("vec.h"))
+            .replace("#include \"mma.h\"", include_str!("mma.h"));
         Ok(format!("{header}\n{body}\n{}", rewrite::cuda_entries(self, wanted)))
     }
 

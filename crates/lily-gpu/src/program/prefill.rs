@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use lily_model::{LayerKind, Logits, Rows, Shape};
 
-use super::{Held, Part, Program, full_stride, linear_stride, read_floats, words};
+use super::{Held, Options, Part, Program, full_stride, linear_stride, read_floats, words};
 use crate::gpu::{Contents, Gpu, GpuError};
 use crate::kernels::{
-    self, AffineGemm, AttentionPrefill, Body, ConvSilu, DeviceMatrix, Element, ExpertMap, GROUPED_ROWS,
-    GatedDeltaChunk, GatedNorm, GroupedDown, GroupedGateUp, KV_PAGE, MoeCombine, MoeMap, MoeRoute, NormOutputs,
-    QkNormRope, RmsNorm, View, affine_gemm, attention_prefill, conv_silu, embed_gather, gated_delta_chunk,
-    gated_delta_chunk_scratch, gated_norm, grouped_blocks, grouped_down, grouped_gate_up, moe_combine, moe_map,
-    moe_route, qk_norm_rope, rms_norm,
+    self, AffineGemm, AttentionPrefill, Body, ConvSilu, DeviceMatrix, Element, ExpertMap, GatedDeltaChunk, GatedNorm,
+    GroupedDown, GroupedGateUp, KV_PAGE, MoeCombine, MoeMap, MoeRoute, NormOutputs, QkNormRope, RmsNorm, View,
+    affine_gemm, attention_prefill, conv_silu, embed_gather, gated_delta_chunk, gated_delta_chunk_scratch, gated_norm,
+    grouped_blocks, grouped_down, grouped_gate_up, moe_combine, moe_map, moe_route, qk_norm_rope, rms_norm,
 };
 use crate::weights::DeviceMixer;
 
@@ -60,13 +59,18 @@ pub(super) struct Scratch<B> {
 }
 
 impl<B: Clone> Scratch<B> {
-    fn new<G: Gpu<Buffer = B>>(gpu: &G, s: &Shape, element: Element, rows: u32) -> Result<Self, GpuError> {
+    fn new<G: Gpu<Buffer = B>>(gpu: &G, s: &Shape, options: &Options, rows: u32) -> Result<Self, GpuError> {
+        let element = options.element;
         let n = u64::from(rows);
         let bytes = |bytes: u64| gpu.allocate(bytes, Contents::Activations);
         let f = |values: usize| bytes(4 * n * values as u64);
         let e = |values: usize| bytes(element.size() * n * values as u64);
         let assignments = s.experts_per_token;
-        let blocks = 4 * u64::from(grouped_blocks(rows * assignments as u32, s.experts as u32));
+        let blocks = 4 * u64::from(grouped_blocks(
+            options.body.grouped_rows(element),
+            rows * assignments as u32,
+            s.experts as u32,
+        ));
         let projections = linear_stride(s).max(full_stride(s));
         let h = f(s.hidden)?;
         Ok(Self {
@@ -129,7 +133,7 @@ impl<G: Gpu> Program<G> {
             Some(scratch) if scratch.rows >= pass.tokens => scratch,
             _ => {
                 let rows = pass.tokens.next_power_of_two().clamp(64, self.options.chunk.next_power_of_two());
-                Scratch::new(&self.gpu, &self.shape, self.options.element, rows)?
+                Scratch::new(&self.gpu, &self.shape, &self.options, rows)?
             }
         };
         let done = self.run_pass(&mut scratch, pass, held, tokens, rows);
@@ -416,7 +420,8 @@ impl<G: Gpu> Program<G> {
                 chosen,
             },
         )?;
-        let blocks = grouped_blocks(assignments, experts);
+        let block = body.grouped_rows(element);
+        let blocks = grouped_blocks(block, assignments, experts);
         moe_map(
             gpu,
             &MoeMap {
@@ -427,7 +432,7 @@ impl<G: Gpu> Program<G> {
                 block_end: View::of(&s.block_end),
                 rows: assignments,
                 count: experts,
-                block: GROUPED_ROWS,
+                block,
                 blocks,
             },
         )?;

@@ -9,6 +9,7 @@ use lily_checkpoint::Bytes;
 use crate::device::cuda::{self, Cuda};
 use crate::device::emulated::{self, Emulated};
 use crate::gpu::{Arg, Contents, Finished, Gpu, GpuError, Launch, Ticket};
+use crate::kernels::{Body, Element};
 
 /// Buffers up to this size are filled with NaN on every device, as the emulator does.
 #[cfg(target_os = "linux")]
@@ -44,6 +45,12 @@ impl TestGpu {
 /// Whether the device counts bytes.
 pub fn counts() -> bool {
     std::env::var("LILY_TEST_DEVICE").is_ok_and(|d| d == "cuda").not()
+}
+
+/// What multiplies in prefill's products on this device.
+pub fn bodies() -> Vec<(Body, Element)> {
+    let last = if counts() { Body::Tensor } else { Body::Mma };
+    vec![(Body::Simdgroup, Element::F32), (Body::Simdgroup, Element::Bf16), (last, Element::Bf16)]
 }
 
 /// The same on each device.

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use lily_cpu::oracle::moe::route;
 use lily_gpu::kernels::{
-    Body, Element, ExpertMap, GROUPED_ROWS, GroupedDown, GroupedGateUp, MoeCombine, MoeDownStep, MoeGateUpStep, MoeMap,
-    MoeRoute, NormOutputs, StepNorm, View, grouped_blocks, grouped_down, grouped_gate_up, moe_combine, moe_down_step,
+    Body, Element, ExpertMap, GroupedDown, GroupedGateUp, MoeCombine, MoeDownStep, MoeGateUpStep, MoeMap, MoeRoute,
+    NormOutputs, StepNorm, View, grouped_blocks, grouped_down, grouped_gate_up, moe_combine, moe_down_step,
     moe_gate_up_step, moe_map, moe_partials, moe_route,
 };
 use lily_gpu::{Contents, Gpu};
@@ -93,7 +93,7 @@ fn chosen_experts<G: Gpu>(lab: &mut Lab<'_, G>, tokens: usize, count: usize, cho
 }
 
 /// Order of the rows and the blocks as `moe_map` must give them: expert, first, end.
-fn mapped(experts: &[u32], count: usize, blocks: usize) -> (Vec<u32>, [Vec<u32>; 3]) {
+fn mapped(experts: &[u32], block_rows: u32, count: usize, blocks: usize) -> (Vec<u32>, [Vec<u32>; 3]) {
     let mut order: Vec<u32> = (0..experts.len() as u32).collect();
     order.sort_by_key(|&i| (experts[i as usize], i));
     let mut of = [vec![u32::MAX; blocks], vec![0; blocks], vec![0; blocks]];
@@ -101,7 +101,7 @@ fn mapped(experts: &[u32], count: usize, blocks: usize) -> (Vec<u32>, [Vec<u32>;
     for e in 0..count as u32 {
         let end = first + experts.iter().filter(|&&x| x == e).count() as u32;
         while first < end {
-            let to = end.min(first + GROUPED_ROWS);
+            let to = end.min(first + block_rows);
             (of[0][block], of[1][block], of[2][block]) = (e, first, to);
             (block, first) = (block + 1, to);
         }
@@ -112,8 +112,9 @@ fn mapped(experts: &[u32], count: usize, blocks: usize) -> (Vec<u32>, [Vec<u32>;
 fn map<G: Gpu>(lab: &mut Lab<'_, G>, tokens: usize, count: usize, chosen: usize, same: bool) -> Result<()> {
     let experts = chosen_experts(lab, tokens, count, chosen, same);
     let rows = experts.len();
-    let blocks = grouped_blocks(rows as u32, count as u32) as usize;
-    let (order, of) = mapped(&experts, count, blocks);
+    let block = Body::Simdgroup.grouped_rows(Element::Bf16);
+    let blocks = grouped_blocks(block, rows as u32, count as u32) as usize;
+    let (order, of) = mapped(&experts, block, count, blocks);
     let experts = lab.words(&experts)?;
     let order_out = lab.output(rows)?;
     let out = [lab.output(blocks)?, lab.output(blocks)?, lab.output(blocks)?];
@@ -131,7 +132,7 @@ fn map<G: Gpu>(lab: &mut Lab<'_, G>, tokens: usize, count: usize, chosen: usize,
                 block_end: View::of(&out[2]),
                 rows: rows as u32,
                 count: count as u32,
-                block: GROUPED_ROWS,
+                block,
                 blocks: blocks as u32,
             };
             moe_map(gpu, &m)
@@ -323,8 +324,9 @@ fn grouped<G: Gpu>(
     let down = lab.matrix(count * hidden, width, bits)?;
     let experts = chosen_experts(lab, tokens, count, per_token, same);
     let assignments = experts.len();
-    let blocks = grouped_blocks(assignments as u32, count as u32) as usize;
-    let (order, of) = mapped(&experts, count, blocks);
+    let block = body.grouped_rows(element);
+    let blocks = grouped_blocks(block, assignments as u32, count as u32) as usize;
+    let (order, of) = mapped(&experts, block, count, blocks);
     let x = rounded(element, &lab.random.values(tokens * hidden, 1.0));
     let weights = lab.random.values(assignments, 1.0);
     let (mut act, mut want) = (Vec::new(), vec![0.0; assignments * hidden]);

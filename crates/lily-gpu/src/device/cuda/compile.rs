@@ -46,7 +46,9 @@ impl Compiler {
     /// # Errors
     /// [`GpuError::Shader`] with the compiler's text.
     pub fn kernel(&self, kernel: &Kernel, constants: &[(&str, u32)]) -> Result<Vec<u8>, GpuError> {
-        let source = program().cuda_kernels(|k| k.name == kernel.name).map_err(|e| GpuError::Shader(e.to_string()))?;
+        let source = program(&kernel.name)
+            .cuda_kernels(|k| k.name == kernel.name)
+            .map_err(|e| GpuError::Shader(e.to_string()))?;
         let mut options = vec![format!("-arch={}", self.architecture)];
         // Denormals, division and square roots as IEEE has them are NVRTC's defaults.
         options.extend(["-default-device", "-std=c++17", "-diag-suppress=177,550"].map(String::from));

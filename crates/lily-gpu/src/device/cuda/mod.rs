@@ -23,13 +23,20 @@ pub use compile::cache_folder;
 
 type Call<T> = Result<T, GpuError>;
 
-/// The shader source as this device sees it.
-fn program() -> &'static Program {
-    static PROGRAM: LazyLock<Program> = LazyLock::new(|| match Program::parse(&crate::source(), &["LILY_CUDA"]) {
-        Ok(program) => program,
-        Err(e) => panic!("{e}"),
+/// The shader source as this device sees it: all kernels but those with matrix instructions, and these.
+fn programs() -> &'static [Program; 2] {
+    static PROGRAMS: LazyLock<[Program; 2]> = LazyLock::new(|| {
+        [crate::source(), crate::mma_source()].map(|source| match Program::parse(&source, &["LILY_CUDA"]) {
+            Ok(program) => program,
+            Err(e) => panic!("{e}"),
+        })
     });
-    &PROGRAM
+    &PROGRAMS
+}
+
+/// Where a kernel stands.
+fn program(kernel: &str) -> &'static Program {
+    &programs()[usize::from(crate::is_mma(kernel))]
 }
 
 /// The driver's answer.
@@ -136,13 +143,13 @@ impl Context {
     }
 
     /// Every function constant in the order of the source, 0 where none is given.
-    fn constants(given: &[(&str, u32)]) -> Vec<(&'static str, u32)> {
+    fn constants(kernel: &str, given: &[(&str, u32)]) -> Vec<(&'static str, u32)> {
         let value = |name: &str| given.iter().find(|g| g.0 == name).map_or(0, |g| g.1);
-        program().constants().iter().map(|c| (c.name.as_str(), value(&c.name))).collect()
+        program(kernel).constants().iter().map(|c| (c.name.as_str(), value(&c.name))).collect()
     }
 
     fn function(&self, compiler: &Compiler, kernel: &'static Kernel, given: &[(&str, u32)]) -> Call<Function> {
-        let constants = Self::constants(given);
+        let constants = Self::constants(&kernel.name, given);
         let key = (kernel.name.as_str(), constants.iter().map(|c| c.1).collect::<Vec<_>>());
         if let Some(found) = lock(&self.functions).get(&key) {
             return Ok(*found);
@@ -348,7 +355,7 @@ pub fn compile_for(capability: (i32, i32)) -> Result<Vec<Compiled>, GpuError> {
     let done = Mutex::new(Vec::new());
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     compile_in_parallel(workers, |kernel| {
-        let code = compiler.kernel(kernel, &Context::constants(&[]));
+        let code = compiler.kernel(kernel, &Context::constants(&kernel.name, &[]));
         lock(&done).push((kernel.name.clone(), code.map(|c| c.len()).map_err(|e| e.to_string())));
         Ok(())
     })?;
@@ -357,7 +364,7 @@ pub fn compile_for(capability: (i32, i32)) -> Result<Vec<Compiled>, GpuError> {
 
 /// Calls `one` for every kernel; the first error ends it.
 fn compile_in_parallel(workers: usize, one: impl Fn(&'static Kernel) -> Call<()> + Sync) -> Call<()> {
-    let kernels = Mutex::new(program().kernels().iter());
+    let kernels = Mutex::new(programs().iter().flat_map(|p| p.kernels().iter()));
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..workers {
@@ -423,7 +430,7 @@ impl Gpu for Cuda {
     }
 
     fn encode(&mut self, launch: &Launch<'_, Buffer>) -> Result<(), GpuError> {
-        let kernel = check(program(), launch, |b| b.size)?;
+        let kernel = check(program(launch.kernel), launch, |b| b.size)?;
         if launch.groups[1].max(launch.groups[2]) > 65_535 {
             return Err(GpuError::launch(&kernel.name, format!("a grid of {:?}", launch.groups)));
         }

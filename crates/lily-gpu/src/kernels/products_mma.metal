@@ -1,0 +1,7 @@
+// The kernels of prefill's products with the body of product_mma.metal: a text of its own, for CUDA only, with PRODUCT_THREADS and
+// GROUPED_ROWS of its own (shader.rs).
+AFFINE_GEMM(affine_gemm_bf16_mma, MmaBody, bfloat, 128, MMA_MEMORY(128))
+AFFINE_GEMM(affine_gemm_short_bf16_mma, MmaBody, bfloat, 32, MMA_MEMORY(32))
+GROUPED_GATE_UP(grouped_gate_up_bf16_mma, MmaBody, bfloat, MMA_MEMORY(GROUPED_ROWS))
+GROUPED_DOWN(grouped_down_bf16_mma, MmaBody, bfloat, MMA_MEMORY(GROUPED_ROWS))
+SHARED_GATE_UP(shared_gate_up_bf16_mma, MmaBody, bfloat, 128, MMA_MEMORY(128))
