@@ -32,4 +32,5 @@ framework "$1/frameworks" CoreGraphics A "" ""
 stub "$1/lib/libobjc.tbd" /usr/lib/libobjc.A.dylib "_objc_msgSend, _objc_retain, _objc_release, _objc_autorelease, \
 _objc_autoreleasePoolPush, _objc_autoreleasePoolPop, _objc_retainAutoreleasedReturnValue, _objc_retainAutorelease, \
 _objc_autoreleaseReturnValue, _objc_claimAutoreleasedReturnValue, _objc_getClass, _objc_lookUpClass, _objc_getProtocol, \
-_objc_alloc, _objc_opt_class, _sel_registerName, _sel_getName, _object_getClass, _class_getName" "NSObject"
+_objc_alloc, _objc_opt_class, _class_getInstanceMethod, _class_isMetaClass, _method_getName, _method_getTypeEncoding, \
+_sel_registerName, _sel_getName, _object_getClass, _class_getName" "NSObject"
