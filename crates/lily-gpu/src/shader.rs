@@ -78,7 +78,7 @@ pub fn tensor_source() -> String {
 /// The second text of CUDA, which stands alone. Its threadgroups and its blocks of an expert's rows are larger: `Body::Mma` in
 /// `kernels` has the same sizes.
 pub fn mma_source() -> String {
-    let head = "#define PRODUCT_THREADS 256\n#define GROUPED_ROWS 128\n";
+    let head = "using namespace metal;\n#define PRODUCT_THREADS 256\n#define GROUPED_ROWS 128\n";
     head.to_string() + &arguments() + &joined(shared().chain(MMA_PARTS))
 }
 
