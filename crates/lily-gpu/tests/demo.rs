@@ -62,7 +62,7 @@ fn f32_tiles_on_192_positions() {
     assert_eq!(got.top, want.top);
 }
 
-/// Tokens of a text that are compared; all of them where `LILY_LONG` is set, which takes ten minutes.
+/// Tokens of a text that are compared; all of them where `LILY_LONG` is set, which takes many minutes.
 fn compared(text: &[u32]) -> &[u32] {
     if std::env::var_os("LILY_LONG").is_some() { text } else { &text[..text.len().min(12)] }
 }
