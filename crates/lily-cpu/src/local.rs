@@ -53,15 +53,7 @@ impl<F: Forward> Local<F> {
     /// Refuses what cannot be appended, before anything changes.
     fn check(&self, seq: SeqId, tokens: &[u32]) -> Result<(), ModelError> {
         let s = self.sequences.get(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
-        let vocab = self.forward.shape().vocab;
-        if let Some(&id) = tokens.iter().find(|&&t| t as usize >= vocab) {
-            return Err(ModelError::BadToken { id, vocab });
-        }
-        let asked = s.len + tokens.len();
-        if asked > s.room {
-            return Err(ModelError::OutOfRoom { asked, room: s.room });
-        }
-        Ok(())
+        ModelError::check(tokens, self.forward.shape().vocab, s.len, s.room)
     }
 
     fn append(&mut self, seq: SeqId, tokens: &[u32], rows: Rows) -> Logits {

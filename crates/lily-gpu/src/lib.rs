@@ -1,7 +1,7 @@
 //! The model on a GPU.
 //!
-//! - [`Gpu`]: buffers, named kernels, command buffers; [`device`] holds what implements it: Metal, and the same kernels
-//!   emulated on the CPU (feature `emulated`).
+//! - [`Gpu`]: buffers, named kernels, command buffers; [`device`] holds what implements it: Metal, CUDA, and the same
+//!   kernels emulated on the CPU (feature `emulated`).
 //! - [`GpuModel`]: the model as the engine sees it; [`program`](mod@program) is the layer program behind it.
 //! - [`kernels`]: one `.metal` beside the `.rs` that dispatches it and checks shapes, named by what it does.
 //! - [`msl`]: the source pass: kernel signatures, and the kernels for other compilers.

@@ -80,15 +80,7 @@ impl<G: Gpu> GpuModel<G> {
     /// Refuses what cannot be appended, before anything changes.
     fn check(&self, seq: SeqId, tokens: &[u32]) -> Result<(), ModelError> {
         let s = self.sequences.get(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
-        let vocab = self.program.shape().vocab;
-        if let Some(&id) = tokens.iter().find(|&&t| t as usize >= vocab) {
-            return Err(ModelError::BadToken { id, vocab });
-        }
-        let asked = self.seen(seq) + tokens.len();
-        if asked > s.room {
-            return Err(ModelError::OutOfRoom { asked, room: s.room });
-        }
-        Ok(())
+        ModelError::check(tokens, self.program.shape().vocab, self.seen(seq), s.room)
     }
 
     fn check_batch(&self, batch: &[(SeqId, u32)]) -> Result<(), ModelError> {

@@ -82,6 +82,19 @@ pub enum ModelError {
     Device(String),
 }
 
+impl ModelError {
+    /// Refuses `tokens` that cannot follow `len` others in a sequence with room for `room`, before anything changes.
+    pub fn check(tokens: &[u32], vocab: usize, len: usize, room: usize) -> Result<(), Self> {
+        if let Some(&id) = tokens.iter().find(|&&t| t as usize >= vocab) {
+            return Err(Self::BadToken { id, vocab });
+        }
+        match len + tokens.len() {
+            asked if asked > room => Err(Self::OutOfRoom { asked, room }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The model on some device. One thread owns it and calls it; the device may use many threads or a GPU inside.
 ///
 /// Prefill has one arithmetic per row, however the prompt is cut into calls: cuts at multiples of 64 give the same

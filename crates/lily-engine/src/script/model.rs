@@ -104,14 +104,7 @@ impl ScriptedModel {
     }
 
     fn check_room(&self, seq: &Sequence, tokens: &[u32]) -> Result<(), ModelError> {
-        let asked = seq.len + tokens.len();
-        if asked > seq.room {
-            return Err(ModelError::OutOfRoom { asked, room: seq.room });
-        }
-        match tokens.iter().find(|&&id| id as usize >= self.shape.vocab) {
-            Some(&id) => Err(ModelError::BadToken { id, vocab: self.shape.vocab }),
-            None => Ok(()),
-        }
+        ModelError::check(tokens, self.shape.vocab, seq.len, seq.room)
     }
 
     fn logits(&self, tokens: &[u32]) -> Logits {

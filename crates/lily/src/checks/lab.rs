@@ -3,20 +3,31 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use lily_checkpoint::synthetic::{Stream, bf16_bits, bf16_round};
 use lily_gpu::kernels::{DeviceMatrix, Element};
 use lily_gpu::{Contents, Gpu, GpuError};
 
-/// SplitMix64.
-pub struct Random(pub u64);
+/// Seeded numbers, one after another.
+pub struct Random {
+    stream: Stream,
+    at: u64,
+}
 
 impl Random {
+    /// From the start of the stream with this name.
+    pub fn new(name: &str) -> Self {
+        Self { stream: Stream::new(1, name), at: 0 }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.at += 1;
+        self.at
+    }
+
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        let i = self.next();
+        self.stream.get(i)
     }
 
     /// Below `n`.
@@ -26,7 +37,8 @@ impl Random {
 
     /// In ±scale.
     pub fn value(&mut self, scale: f32) -> f32 {
-        ((self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * scale
+        let i = self.next();
+        self.stream.uniform(i, -scale, scale)
     }
 
     /// `n` values in ±scale.
@@ -35,17 +47,11 @@ impl Random {
     }
 }
 
-/// Rounded to BF16, ties to even.
-pub fn bf16(v: f32) -> f32 {
-    let u = v.to_bits();
-    f32::from_bits(u.wrapping_add(0x7fff + (u >> 16 & 1)) & 0xffff_0000)
-}
-
 /// Each value as the element holds it.
 pub fn rounded(element: Element, values: &[f32]) -> Vec<f32> {
     match element {
         Element::F32 => values.to_vec(),
-        Element::Bf16 => values.iter().copied().map(bf16).collect(),
+        Element::Bf16 => values.iter().copied().map(bf16_round).collect(),
     }
 }
 
@@ -166,7 +172,7 @@ pub struct Lab<'g, G: Gpu> {
 impl<'g, G: Gpu> Lab<'g, G> {
     /// No check made yet.
     pub fn new(gpu: &'g mut G, full: bool, report: &'g mut dyn FnMut(&Outcome)) -> Self {
-        Self { gpu, random: Random(7), full, report, outcomes: Vec::new() }
+        Self { gpu, random: Random::new("doctor"), full, report, outcomes: Vec::new() }
     }
 
     /// Runs once what `encode` encodes and has `error` compare; where the device tells times, runs it again for them.
@@ -210,8 +216,7 @@ impl<'g, G: Gpu> Lab<'g, G> {
         match element {
             Element::F32 => self.floats(values, contents),
             Element::Bf16 => {
-                let bytes: Vec<u8> =
-                    values.iter().flat_map(|v| ((bf16(*v).to_bits() >> 16) as u16).to_ne_bytes()).collect();
+                let bytes: Vec<u8> = values.iter().flat_map(|v| bf16_bits(*v).to_ne_bytes()).collect();
                 self.bytes(&bytes, contents)
             }
         }
@@ -230,8 +235,7 @@ impl<'g, G: Gpu> Lab<'g, G> {
     /// A random matrix of 4, 8 or 16 bits.
     pub fn matrix(&mut self, rows: usize, cols: usize, bits: u32) -> Result<TestMatrix<G::Buffer>> {
         let count = rows * cols;
-        let size = |n: usize| (n as u32).to_owned();
-        let (rows32, cols32) = (size(rows), size(cols));
+        let (rows32, cols32) = (rows as u32, cols as u32);
         if bits == 16 {
             let values = rounded(Element::Bf16, &self.random.values(count, 0.1));
             let codes = self.elements(Element::Bf16, &values, Contents::Weights)?;

@@ -1,6 +1,7 @@
 //! Linear attention: convolution, gates, delta rule and gated norm, in prefill and in decode.
 
 use anyhow::Result;
+use lily_checkpoint::synthetic::bf16_round;
 use lily_cpu::oracle::delta::{convolve, step, unit};
 use lily_gpu::kernels::{
     ConvSilu, Element, GatedDeltaChunk, GatedNorm, LinearStep, View, conv_silu, gated_delta_chunk,
@@ -9,7 +10,7 @@ use lily_gpu::kernels::{
 use lily_gpu::{Contents, Gpu};
 use lily_model::Shape;
 
-use super::lab::{Lab, Work, bf16, difference, normed, sigmoid, silu};
+use super::lab::{Lab, Work, difference, normed, sigmoid, silu};
 
 const HEAD: usize = 128;
 const STATE: usize = HEAD * HEAD;
@@ -28,7 +29,7 @@ impl Layer {
     fn new<G: Gpu>(lab: &mut Lab<'_, G>, keys: usize, values: usize) -> Self {
         let shape = Shape { linear_key_heads: keys, linear_value_heads: values, ..Shape::qwen3_6_35b_a3b() };
         Self {
-            conv: lab.random.values(4 * shape.conv_dim(), 0.7).into_iter().map(bf16).collect(),
+            conv: lab.random.values(4 * shape.conv_dim(), 0.7).into_iter().map(bf16_round).collect(),
             a_log: lab.random.values(values, 2.0),
             dt_bias: lab.random.values(values, 1.0),
             norm: lab.random.values(HEAD, 1.5),
