@@ -45,10 +45,11 @@ const TENSOR_PARTS: &[(&str, &str)] = &[
 /// Parts of the first text that the second repeats.
 const SHARED_PARTS: &[&str] = &["common.metal", "product.metal", "affine_gemm.metal", "grouped_gemm.metal"];
 
-/// Kernels whose matrix products are PTX instructions (`msl/mma.h`). Their names end in `_mma`.
+/// `kernels/hopper/`: kernels with PTX instructions (`msl/mma.h`), twins of those above for NVIDIA GPUs. Their names end in
+/// `_mma`.
 const MMA_PARTS: &[(&str, &str)] = &[
-    ("product_mma.metal", include_str!("kernels/product_mma.metal")),
-    ("products_mma.metal", include_str!("kernels/products_mma.metal")),
+    ("hopper/product_mma.metal", include_str!("kernels/hopper/product_mma.metal")),
+    ("hopper/products_mma.metal", include_str!("kernels/hopper/products_mma.metal")),
 ];
 
 /// Whether a kernel stands in CUDA's second text.

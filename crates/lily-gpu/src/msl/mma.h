@@ -1,4 +1,4 @@
-// Matrix units, 16-byte copies past the registers, and bytes; for kernels/product_mma.metal. From compute capability 8.0 on.
+// Matrix units, 16-byte copies past the registers, and bytes; for kernels/hopper. From compute capability 8.0 on.
 LILY_FN uint lily_shared_address(const void* p) { return (uint)__cvta_generic_to_shared(p); }
 LILY_FN void lily_copy16(void* to, const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(lily_shared_address(to)), "l"(from) : "memory"); }
 LILY_FN void lily_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
