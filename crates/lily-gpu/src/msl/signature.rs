@@ -40,6 +40,9 @@ pub struct Kernel {
     pub arguments: Vec<Argument>,
     /// `max_total_threads_per_threadgroup`, where it is given.
     pub max_threads: Option<u32>,
+    /// Bytes of `LILY_DYNAMIC(T, name, bytes)` in its body, 0 without it: threadgroup memory beyond the 48 KiB that CUDA lets
+    /// a kernel declare.
+    pub dynamic: u32,
     /// Tokens: of `kernel`, and of the parenthesis that closes the parameters.
     pub(super) span: (usize, usize),
 }
@@ -104,7 +107,8 @@ fn kernel(p: &Program, start: usize) -> Result<Kernel, MslError> {
     for parameter in split(&t[open + 1..close]) {
         arguments.push(argument(p, parameter)?);
     }
-    let kernel = Kernel { name, arguments, max_threads: max_threads(p, start)?, span: (start, close) };
+    let (max_threads, dynamic) = (max_threads(p, start)?, dynamic(p, close)?);
+    let kernel = Kernel { name, arguments, max_threads, dynamic, span: (start, close) };
     for (i, a) in kernel.bound().enumerate() {
         if a.index != i {
             return Err(p.error(&t[start], format!("kernel {}: no argument has index {i}", kernel.name)));
@@ -120,6 +124,16 @@ fn max_threads(p: &Program, kernel: usize) -> Result<Option<u32>, MslError> {
     match kernel.checked_sub(6).filter(|&i| t[i].text == "max_total_threads_per_threadgroup") {
         Some(i) => Ok(Some(number(p, &t[i + 2])? as u32)),
         None => Ok(None),
+    }
+}
+
+/// From the body that begins after the parameters.
+fn dynamic(p: &Program, parameters: usize) -> Result<u32, MslError> {
+    let t = &p.tokens;
+    let end = (parameters..t.len()).find(|&i| t[i].text == "kernel").unwrap_or(t.len());
+    match (parameters..end).find(|&i| t[i].text == "LILY_DYNAMIC") {
+        Some(i) => Ok(number(p, &t[closing(p, i + 1)? - 1])? as u32),
+        None => Ok(0),
     }
 }
 

@@ -57,6 +57,15 @@ fn signatures_of_kernels_made_by_macros() {
 }
 
 #[test]
+fn memory_that_a_body_asks_for() {
+    let kernel = |name: &str, body: &str| format!("kernel void {name}(device float* x [[buffer(0)]]) {{ {body} }}\n");
+    let text = kernel("a", "") + &kernel("b", "LILY_DYNAMIC(uint4, memory, 100000);") + &kernel("c", "x[0] = 1.0f;");
+    let p = parse(&text).unwrap();
+    assert_eq!(p.kernels().iter().map(|k| k.dynamic).collect::<Vec<_>>(), [0, 100_000, 0]);
+    refused(&kernel("d", "LILY_DYNAMIC(uint4, memory, MANY);"));
+}
+
+#[test]
 fn each_target_has_its_address_spaces() {
     let text = "inline float f(device const float* p, thread float& t) { return p[0] + t; }\n\
                 kernel void k(device float4* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {\n\

@@ -21,6 +21,8 @@ pub struct Recorded {
     pub function: sys::CUfunction,
     pub groups: [u32; 3],
     pub threads: [u32; 3],
+    /// Bytes of threadgroup memory beyond what the kernel declares.
+    pub dynamic: u32,
     /// All arguments, each in whole words.
     pub words: Vec<u64>,
     /// Where each argument begins in `words`.
@@ -46,7 +48,7 @@ impl Recorded {
             blockDimX: self.threads[0],
             blockDimY: self.threads[1],
             blockDimZ: self.threads[2],
-            sharedMemBytes: 0,
+            sharedMemBytes: self.dynamic,
             kernelParams: self.parameters(addresses),
             extra: std::ptr::null_mut(),
             kern: std::ptr::null_mut(),
@@ -171,7 +173,8 @@ pub fn launch_each(stream: sys::CUstream, launches: &[Recorded]) -> Result<(), G
         let parameters = l.parameters(&mut addresses);
         let none = std::ptr::null_mut();
         // SAFETY: the arguments are those that the kernel takes, as `encode` checked; the driver copies them.
-        let code = unsafe { sys::cuLaunchKernel(l.function, gx, gy, gz, tx, ty, tz, 0, stream, parameters, none) };
+        let code =
+            unsafe { sys::cuLaunchKernel(l.function, gx, gy, gz, tx, ty, tz, l.dynamic, stream, parameters, none) };
         ok(code, "a launch")?;
     }
     Ok(())

@@ -162,6 +162,10 @@ impl Context {
         unsafe {
             ok(sys::cuModuleLoadData(&mut module, code.as_ptr().cast()), "loading a kernel")?;
             ok(sys::cuModuleGetFunction(&mut function, module, name.as_ptr()), "loading a kernel")?;
+            if kernel.dynamic > 0 {
+                let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+                ok(sys::cuFuncSetAttribute(function, most, kernel.dynamic as i32), "threadgroup memory")?;
+            }
         }
         // Two threads that load the same kernel at once each keep a good one.
         Ok(*lock(&self.functions).entry(key).or_insert(Function(function)))
@@ -455,7 +459,7 @@ impl Gpu for Cuda {
             }
         }
         let (groups, threads) = (launch.groups, launch.threads);
-        self.open.launches.push(Recorded { function, groups, threads, words, starts });
+        self.open.launches.push(Recorded { function, groups, threads, dynamic: kernel.dynamic, words, starts });
         let name: Arc<str> = kernel.name.as_str().into();
         self.open.dispatches.push(Dispatched { kernel: name, groups, traffic: Vec::new() });
         Ok(())
