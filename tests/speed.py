@@ -20,7 +20,7 @@ def main():
         report = pathlib.Path(folder) / "bench.json"
         command = [sys.argv[1], "bench", "--prompt-tokens", str(PROMPT_TOKENS), "--threads", "2", "--json", str(report)]
         subprocess.run(command, check=True, timeout=300)
-        first = json.loads(report.read_text())["first_token_ms"]["min"]
+        first = PROMPT_TOKENS * 1e3 / json.loads(report.read_text())["rows"][0]["prefill_max"]
     verdict = "within" if first < FIRST_TOKEN_MS else "OVER"
     print(f"first token of a {PROMPT_TOKENS}-token prompt after {first:.1f} ms: {verdict} the goal of {FIRST_TOKEN_MS} ms")
 

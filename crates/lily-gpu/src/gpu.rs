@@ -126,6 +126,11 @@ pub trait Gpu {
     /// [`GpuError::Memory`].
     fn share(&self, host: &Bytes, contents: Contents) -> Result<Self::Buffer, GpuError>;
 
+    /// Most bytes that buffers of this device held at once so far. `None`: it does not count, or they are the process's.
+    fn peak_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Size of a buffer in bytes.
     fn bytes(&self, buffer: &Self::Buffer) -> u64;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lily_checkpoint::Weights;
-use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Snapshot, Top};
+use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Snapshot, Stats, Top};
 
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::{KV_PAGE, TOP_K};
@@ -288,5 +288,10 @@ where
 
     fn state_bytes(&self) -> u64 {
         self.program.state_bytes()
+    }
+
+    fn stats(&self) -> Stats {
+        let peak_device_bytes = self.program.gpu().peak_bytes();
+        Stats { peak_device_bytes, dispatches: Some(self.program.dispatches()) }
     }
 }

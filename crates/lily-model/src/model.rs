@@ -95,6 +95,16 @@ impl ModelError {
     }
 }
 
+/// What a device counts about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Most bytes of device memory held at once so far, weights included. `None`: its memory is the process's, or it
+    /// does not count.
+    pub peak_device_bytes: Option<u64>,
+    /// Dispatches started so far. `None`: it has none, or does not count.
+    pub dispatches: Option<u64>,
+}
+
 /// The model on some device. One thread owns it and calls it; the device may use many threads or a GPU inside.
 ///
 /// Prefill has one arithmetic per row, however the prompt is cut into calls: cuts at multiples of 64 give the same
@@ -158,5 +168,10 @@ pub trait Model: Send {
     /// Bytes held for sequences now (weights not counted).
     fn state_bytes(&self) -> u64 {
         0
+    }
+
+    /// What the device counts about itself, for measurements.
+    fn stats(&self) -> Stats {
+        Stats::default()
     }
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::bench::BenchArgs;
+
 /// Qwen3.6-35B-A3B on your own machine: chat in the terminal, or serve it over an OpenAI-compatible API.
 ///
 /// Without --model, a small built-in demo model of the same architecture answers, so that every command works before
@@ -225,42 +227,6 @@ pub enum EngineKind {
     Fast,
     /// Plain F32, slow, easy to trust
     Oracle,
-}
-
-/// `lily bench`.
-#[derive(Args, Debug)]
-pub struct BenchArgs {
-    #[command(flatten)]
-    pub model: ModelArgs,
-
-    /// Benchmark random weights at the dimensions of the 35B model instead (written once, then reused)
-    #[arg(long)]
-    pub synthetic: bool,
-    /// Instead of times, count dispatches and bytes of the GPU program on the emulator, at the dimensions of the 35B model
-    #[arg(long, conflicts_with_all = ["synthetic", "json"])]
-    pub count: bool,
-    /// Layers of the synthetic checkpoint, a multiple of 4; 40 is the whole model, 19.5 GB
-    #[arg(long, default_value_t = 4, requires = "synthetic", value_name = "N")]
-    pub layers: usize,
-    /// Where the synthetic checkpoint lies [default: the user's cache folder]
-    #[arg(long, requires = "synthetic", value_name = "DIR")]
-    pub synthetic_dir: Option<PathBuf>,
-
-    /// Tokens of the prompt
-    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub prompt_tokens: u32,
-    /// Tokens decoded after it
-    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub decode_tokens: u32,
-    /// Times that everything is measured, after one warm-up
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub rounds: u32,
-    /// Which implementation, on the CPU
-    #[arg(long, value_enum, default_value_t = EngineKind::Fast)]
-    pub engine: EngineKind,
-    /// Also write the numbers to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 /// `lily doctor`.

@@ -77,6 +77,37 @@ fn automatic() -> Chosen {
 }
 
 impl Chosen {
+    /// Whether a GPU computes.
+    pub fn is_gpu(&self) -> bool {
+        match self {
+            Self::Cpu => false,
+            #[cfg(target_os = "macos")]
+            Self::Metal(_) => true,
+            #[cfg(target_os = "linux")]
+            Self::Cuda(_) => true,
+            #[cfg(feature = "emulated")]
+            Self::Emulated(_) => false,
+        }
+    }
+
+    /// Which one of its kind it is, where devices say so.
+    pub fn uuid(&self) -> Option<String> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Cuda(gpu) => gpu.uuid().ok(),
+            _ => None,
+        }
+    }
+
+    /// Its highest clocks, where devices say so.
+    pub fn clocks(&self) -> Option<String> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Cuda(gpu) => gpu.clocks().ok(),
+            _ => None,
+        }
+    }
+
     /// Ready the model. `engine` and `threads` are the CPU's.
     pub fn model(self, checkpoint: &Checkpoint, engine: EngineKind, threads: usize) -> Result<Box<dyn Model>> {
         let (shape, weights) = (checkpoint.shape(), checkpoint.weights());

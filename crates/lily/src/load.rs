@@ -6,7 +6,7 @@ use lily_checkpoint::{Checkpoint, hub};
 use lily_model::Model;
 
 use crate::cli::{EngineKind, ModelArgs};
-use crate::device;
+use crate::device::{self, Chosen};
 use crate::term::Progress;
 
 /// The largest context that is taken without being asked for: a sequence of this length needs 0.7 GB on the 35B model.
@@ -58,7 +58,16 @@ pub fn demo() -> Result<Checkpoint> {
 
 /// Ready the model for work on the device that was asked for.
 pub fn model(checkpoint: &Checkpoint, args: &ModelArgs, engine: EngineKind) -> Result<Box<dyn Model>> {
-    let device = device::choose(args.device)?;
+    model_on(device::choose(args.device)?, checkpoint, args, engine)
+}
+
+/// As [`model`], on a device that is open.
+pub fn model_on(
+    device: Chosen,
+    checkpoint: &Checkpoint,
+    args: &ModelArgs,
+    engine: EngineKind,
+) -> Result<Box<dyn Model>> {
     if checkpoint.path().is_some() {
         let progress = Progress::start("reading the weights");
         checkpoint.read_through(&mut |done, total| {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use lily_checkpoint::{Checkpoint, synthetic};
 
-use crate::cli::BenchArgs;
+use crate::bench::BenchArgs;
 use crate::term::Progress;
 
 /// Seed of the random weights.

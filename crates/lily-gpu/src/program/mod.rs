@@ -88,6 +88,8 @@ pub struct Program<G: Gpu> {
     marked: BTreeMap<Ticket, Vec<(Part, usize)>>,
     /// What command buffers did, where it is counted.
     counted: Option<Vec<(Part, Dispatched)>>,
+    /// Of all command buffers so far.
+    dispatches: u64,
 }
 
 impl<G: Gpu> Program<G> {
@@ -115,6 +117,7 @@ impl<G: Gpu> Program<G> {
             marks: Vec::new(),
             marked: BTreeMap::new(),
             counted: None,
+            dispatches: 0,
         })
     }
 
@@ -136,6 +139,11 @@ impl<G: Gpu> Program<G> {
     /// Bytes of device memory held for sequences.
     pub fn state_bytes(&self) -> u64 {
         self.pools.bytes()
+    }
+
+    /// Dispatches committed so far.
+    pub fn dispatches(&self) -> u64 {
+        self.dispatches
     }
 
     /// The sequences may come to hold this many tokens together.
@@ -239,6 +247,7 @@ impl<G: Gpu> Program<G> {
     }
 
     fn commit(&mut self) -> Result<Ticket, GpuError> {
+        self.dispatches += self.gpu.encoded() as u64;
         let ticket = self.gpu.commit()?;
         self.marked.insert(ticket, std::mem::take(&mut self.marks));
         Ok(ticket)

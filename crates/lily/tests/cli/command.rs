@@ -25,7 +25,7 @@ fn help_explains_every_command() {
         ("chat", &["--system", "--no-thinking", "--temperature", "--model"]),
         ("run", &["--top-p", "--top-k", "--min-p", "--seed", "--max-tokens", "--greedy", "<PROMPT>"]),
         ("inspect", &["LILY_MODEL"]),
-        ("bench", &["--synthetic", "--layers", "--prompt-tokens", "--decode-tokens", "--json"]),
+        ("bench", &["--synthetic", "--layers", "--contexts", "--prompt-tokens", "--decode-tokens", "--json"]),
         ("eval", &["--golden", "--text", "--engine"]),
     ] {
         let help = run(&[command, "--help"]);
@@ -95,31 +95,36 @@ fn a_checkpoint_without_its_chat_files_cannot_chat() {
 fn benchmark_measures_and_writes_json() {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("bench.json");
-    let report_arg = report.to_str().unwrap();
-    let done = run(&[
-        "bench",
-        "--model",
-        &path(TINY),
-        "--prompt-tokens",
-        "65",
-        "--decode-tokens",
-        "4",
-        "--rounds",
-        "2",
-        "--json",
-        report_arg,
-    ]);
+    let (tiny, report_arg) = (path(TINY), report.to_str().unwrap());
+    let sizes = ["--contexts", "65,100", "--decode-tokens", "4", "--rounds", "2", "--peak", "10,0.1"];
+    let done = run(&[&["bench", "--model", &tiny, "--device", "cpu", "--json", report_arg], &sizes[..]].concat());
     assert_eq!(done.code, Some(0), "{}", done.err);
-    for word in ["prefill", "decode", "GB/s", "peak memory"] {
+    for word in ["prefill/s", "dec./s", "GB/s", "peak GB", "given by --peak"] {
         has(&done.out, word);
     }
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
-    for key in ["prefill_tok_s", "decode_tok_s", "first_token_ms", "decode_weights_gb_s"] {
-        let (low, mid, high) = (&json[key]["min"], &json[key]["median"], &json[key]["max"]);
-        let [low, mid, high] = [low, mid, high].map(|v| v.as_f64().unwrap());
-        assert!(0.0 < low && low <= mid && mid <= high, "{key}: {json}");
+    assert_eq!(json["engine"], "lily");
+    assert_eq!(json["rows"].as_array().unwrap().len(), 2);
+    for row in json["rows"].as_array().unwrap() {
+        for [low, mid, high] in
+            [["prefill_min", "prefill_tok_s", "prefill_max"], ["decode_min", "decode_tok_s", "decode_max"]]
+        {
+            let [low, mid, high] = [low, mid, high].map(|key| row[key].as_f64().unwrap());
+            assert!(0.0 < low && low <= mid && mid <= high, "{json}");
+        }
+        assert!(row["peak_bytes"].as_u64().is_none_or(|bytes| bytes > 1_000_000), "{json}");
+        assert!(row["decode_roofline"].as_f64().unwrap() > 0.0, "{json}");
+        has(&done.out, row["digest"].as_str().unwrap());
     }
-    assert!(json["peak_bytes"].as_u64().is_none_or(|bytes| bytes > 1_000_000), "{json}");
+}
+
+#[test]
+fn benchmark_refuses_prompts_that_are_too_long() {
+    let done = run(&["bench", "--model", &path(TINY), "--device", "cpu", "--contexts", "1M"]);
+    assert_eq!(done.code, Some(2));
+    let done = run(&["bench", "--model", &path(TINY), "--device", "cpu", "--contexts", "64,1024K"]);
+    assert_eq!(done.code, Some(1));
+    has(&done.err, "this model was made for");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod compile;
 mod graph;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -175,6 +176,7 @@ impl Context {
 /// The device.
 pub struct Cuda {
     context: Arc<Context>,
+    allocated: Arc<Allocated>,
     compiler: Compiler,
     name: String,
     graphs: Option<Graphs>,
@@ -207,13 +209,23 @@ struct Committed {
     _held: Vec<Arc<Memory>>,
 }
 
+/// Bytes of a device's buffers.
+#[derive(Default)]
+struct Allocated {
+    now: AtomicU64,
+    most: AtomicU64,
+}
+
 struct Memory {
     context: Arc<Context>,
+    allocated: Arc<Allocated>,
     address: sys::CUdeviceptr,
+    size: u64,
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        self.allocated.now.fetch_sub(self.size, Ordering::Relaxed);
         if self.context.enter().is_ok() {
             // SAFETY: the memory is owned, and commands that use it hold it.
             let _ = unsafe { sys::cuMemFree_v2(self.address) };
@@ -260,6 +272,7 @@ impl Cuda {
         let name = name.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect::<Vec<_>>();
         Ok(Self {
             context,
+            allocated: Arc::default(),
             compiler,
             name: String::from_utf8_lossy(&name).into_owned(),
             graphs: options.graphs.then(Graphs::default),
@@ -304,6 +317,16 @@ impl Cuda {
         ok(unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, self.context.device) }, "the device's name")?;
         let hex: Vec<String> = uuid.bytes.iter().map(|b| format!("{:02x}", *b as u8)).collect();
         Ok([&hex[..4], &hex[4..6], &hex[6..8], &hex[8..10], &hex[10..]].map(<[String]>::concat).join("-"))
+    }
+
+    /// The highest clocks of multiprocessors and memory.
+    ///
+    /// # Errors
+    /// [`GpuError::Run`].
+    pub fn clocks(&self) -> Result<String, GpuError> {
+        let core = self.context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?;
+        let memory = self.context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?;
+        Ok(format!("up to {} MHz, memory {} MHz", core / 1000, memory / 1000))
     }
 
     /// Sets every byte.
@@ -401,7 +424,10 @@ impl Gpu for Cuda {
             sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => return Err(GpuError::Memory(bytes)),
             code => ok(code, "memory")?,
         }
-        let memory = Arc::new(Memory { context: self.context.clone(), address });
+        let now = self.allocated.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.allocated.most.fetch_max(now, Ordering::Relaxed);
+        let (context, allocated) = (self.context.clone(), self.allocated.clone());
+        let memory = Arc::new(Memory { context, allocated, address, size: bytes });
         Ok(Buffer { memory, size: bytes, read_only: false })
     }
 
@@ -409,6 +435,10 @@ impl Gpu for Cuda {
         let buffer = self.allocate(host.len() as u64, contents)?;
         self.copy_in(&buffer, 0, host)?;
         Ok(Buffer { read_only: true, ..buffer })
+    }
+
+    fn peak_bytes(&self) -> Option<u64> {
+        Some(self.allocated.most.load(Ordering::Relaxed))
     }
 
     fn bytes(&self, buffer: &Buffer) -> u64 {

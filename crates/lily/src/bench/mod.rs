@@ -1,0 +1,173 @@
+//! `lily bench`: speed, bandwidth and memory on this machine. `docs/bench.md` says what is measured, and how it is written.
+//!
+//! - [`args`]: what can be typed.
+//! - [`measure`]: one prompt length, timed.
+//! - [`report`]: the result as JSON and as a table; [`compare`]: several of them side by side.
+
+mod args;
+mod compare;
+mod measure;
+mod report;
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use lily_checkpoint::{Layer, Mixer, Weights};
+use lily_model::Costs;
+
+pub use args::BenchArgs;
+use compare::Named;
+use measure::Plan;
+pub use measure::argmax;
+use report::{Report, Roofline};
+
+use crate::device::Chosen;
+use crate::{device, load, synthetic};
+
+/// Measure or read, and print tables.
+pub fn bench(args: BenchArgs) -> Result<()> {
+    if args.count {
+        let lengths = args.contexts.map_or(vec![512], |c| c.0);
+        ensure!(lengths.len() == 1, "--count takes one prompt length");
+        return crate::count::count(lengths[0] as u32);
+    }
+    // Read first: a file that cannot be used is known before anything is measured.
+    let others = args.compare.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?;
+    let own = match &args.from {
+        Some(path) => {
+            let (name, report) = read(path)?;
+            println!("{}\n{}", report.head(), report::columns());
+            report.rows.iter().for_each(|row| println!("{}", row.line()));
+            (name, report)
+        }
+        None => ("this run".into(), measure(&args)?),
+    };
+    if !others.is_empty() {
+        let runs = Named::all([vec![own], others].concat());
+        println!("\n{}", compare::tables(&runs));
+    }
+    Ok(())
+}
+
+/// A file and what to call it.
+fn read(path: &Path) -> Result<(String, Report)> {
+    let name = path.file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned());
+    Ok((name, Report::read(path)?))
+}
+
+/// Measures every prompt length, and prints and writes them as they come.
+fn measure(args: &BenchArgs) -> Result<Report> {
+    let device = device::choose(args.model.device)?;
+    let checkpoint = match args.synthetic {
+        true => synthetic::checkpoint(args)?,
+        false => load::checkpoint(args.model.model.as_deref())?,
+    };
+    let shape = checkpoint.shape();
+    let contexts = contexts(args, &device, shape.max_context)?;
+    let mut report = Report {
+        engine: "lily".into(),
+        version: Some(env!("CARGO_PKG_VERSION").into()),
+        device: None,
+        device_uuid: device.uuid(),
+        clocks: device.clocks().map(Into::into),
+        date: Some(report::now()),
+        weights: Some(checkpoint.name()),
+        command: Some(command()),
+        decode_tokens: Some(u64::from(args.decode_tokens)),
+        warm_up: Some(!args.no_warm_up),
+        load_s: None,
+        roofline: args.peak.map(given),
+        rows: Vec::new(),
+    };
+    let decode_weight_bytes = decode_weight_bytes(checkpoint.weights(), shape.experts_per_token);
+    let plan = Plan {
+        decode: args.decode_tokens as usize,
+        rounds: args.rounds as usize,
+        warm_up: !args.no_warm_up,
+        costs: Costs { decode_weight_bytes, ..Costs::of(shape) },
+        roofline: report.roofline.clone(),
+    };
+    let loading = Instant::now();
+    let mut model = load::model_on(device, &checkpoint, &args.model, args.engine)?;
+    report.load_s = Some(loading.elapsed().as_secs_f64());
+    report.device = Some(model.device());
+
+    println!("{}\n{}", report.head(), report::columns());
+    for context in contexts {
+        let row = plan.measure(model.as_mut(), context)?;
+        println!("{}", row.line());
+        report.rows.push(row);
+        // After each one: a run that is stopped leaves what it has.
+        if let Some(path) = &args.json {
+            report.write(path)?;
+        }
+    }
+    Ok(report)
+}
+
+/// What was asked for, or what the device does in reasonable time.
+fn contexts(args: &BenchArgs, device: &Chosen, max_context: usize) -> Result<Vec<usize>> {
+    let decode = args.decode_tokens as usize;
+    if let Some(asked) = &args.contexts {
+        let last = asked.0.last().copied().unwrap_or(0);
+        ensure!(
+            last + decode <= max_context,
+            "a prompt of {last} tokens and {decode} after it are more than the {max_context} that this model was made for"
+        );
+        return Ok(asked.0.clone());
+    }
+    let most = if device.is_gpu() { 128 << 10 } else { 1 << 10 };
+    let lengths: Vec<usize> = (8..).map(|i| 1 << i).take_while(|&n| n <= most && n + decode <= max_context).collect();
+    ensure!(!lengths.is_empty(), "256 tokens and {decode} after them are more than the {max_context} of this model");
+    Ok(lengths)
+}
+
+fn given([copy_gb_s, matmul_tflops]: [f64; 2]) -> Roofline {
+    Roofline { copy_gb_s, matmul_tflops, source: "given by --peak".into() }
+}
+
+/// As it was typed, without the path of the program.
+fn command() -> String {
+    std::iter::once("lily".into()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
+}
+
+/// Weight bytes that one decoded token reads from this checkpoint: everything but the experts that are not chosen and
+/// the other rows of the embedding. Small F32 vectors count as the BF16 that the files hold.
+fn decode_weight_bytes(w: &Weights, experts_per_token: usize) -> u64 {
+    let vector = |v: &[f32]| 2 * v.len() as u64;
+    let layer = |l: &Layer| {
+        let mixer = match &l.mixer {
+            Mixer::Linear(a) => {
+                [&a.in_qkv, &a.in_z, &a.in_a, &a.in_b, &a.out].iter().map(|m| m.bytes()).sum::<u64>()
+                    + [&a.conv, &a.a_log, &a.dt_bias, &a.norm].iter().map(|v| vector(v)).sum::<u64>()
+            }
+            Mixer::Full(a) => {
+                [&a.q, &a.k, &a.v, &a.o].iter().map(|m| m.bytes()).sum::<u64>() + vector(&a.q_norm) + vector(&a.k_norm)
+            }
+        };
+        let moe = &l.moe;
+        let shared = [&moe.router, &moe.shared_gate, &moe.shared_up, &moe.shared_down, &moe.shared_expert_gate];
+        let expert = moe.gate.expert(0).bytes() + moe.up.expert(0).bytes() + moe.down.expert(0).bytes();
+        mixer
+            + vector(&l.input_norm)
+            + vector(&l.post_norm)
+            + shared.iter().map(|m| m.bytes()).sum::<u64>()
+            + experts_per_token as u64 * expert
+    };
+    let embedding_row = w.embed.bytes() / w.embed.rows() as u64;
+    embedding_row + w.layers.iter().map(layer).sum::<u64>() + vector(&w.norm) + w.lm_head.bytes()
+}
+
+#[cfg(all(test, feature = "demo"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_the_demo_agree_with_the_cost_model() {
+        let checkpoint = load::demo().unwrap();
+        let shape = checkpoint.shape();
+        let counted = decode_weight_bytes(checkpoint.weights(), shape.experts_per_token);
+        assert_eq!(counted, Costs::of(shape).decode_weight_bytes);
+    }
+}
