@@ -83,6 +83,9 @@ tests/macho/link.sh
 step "NEON kernels under emulation"
 tests/neon.sh
 
+step "scripts that measure other engines"
+tests/peers.py
+
 step "clients and speed of the release build"
 cargo build --release --locked --package lily
 lily="$(target)/release/lily"
