@@ -9,8 +9,8 @@ fn main() {
         "metal" => Ok(source()),
         "strict" => program().strict(),
         // Tensor operations are Metal's alone.
-        "cuda" => Program::parse(&source(), &[]).and_then(|program| program.cuda()),
-        "cuda-mma" => Program::parse(&mma_source(), &[]).and_then(|program| program.cuda()),
+        "cuda" => Program::parse(&source(), &["LILY_CUDA"]).and_then(|program| program.cuda()),
+        "cuda-mma" => Program::parse(&mma_source(), &["LILY_CUDA"]).and_then(|program| program.cuda()),
         _ => {
             eprintln!("usage: kernel_source metal|strict|cuda|cuda-mma");
             std::process::exit(2);

@@ -200,6 +200,14 @@ pub enum GpuError {
         /// What is wrong.
         what: &'static str,
     },
+    /// The model gave something that is no number.
+    #[error("the model gave {value} as logit of token {id}")]
+    NotFinite {
+        /// Of the first such logit.
+        id: u32,
+        /// NaN or +∞.
+        value: f32,
+    },
     /// A command buffer failed.
     #[error("the GPU stopped: {0}")]
     Run(String),

@@ -43,13 +43,16 @@ const TENSOR_PARTS: &[(&str, &str)] = &[
 ];
 
 /// Parts of the first text that the second repeats.
-const SHARED_PARTS: &[&str] = &["common.metal", "product.metal", "affine_gemm.metal", "grouped_gemm.metal"];
+const SHARED_PARTS: &[&str] =
+    &["common.metal", "kv.metal", "moe_route.metal", "product.metal", "affine_gemm.metal", "grouped_gemm.metal"];
 
 /// `kernels/hopper/`: kernels with PTX instructions (`msl/mma.h`), twins of those above for NVIDIA GPUs. Their names end in
 /// `_mma`.
 const MMA_PARTS: &[(&str, &str)] = &[
     ("hopper/product_mma.metal", include_str!("kernels/hopper/product_mma.metal")),
     ("hopper/products_mma.metal", include_str!("kernels/hopper/products_mma.metal")),
+    ("hopper/attention_decode_mma.metal", include_str!("kernels/hopper/attention_decode_mma.metal")),
+    ("hopper/step_mma.metal", include_str!("kernels/hopper/step_mma.metal")),
 ];
 
 /// Whether a kernel stands in CUDA's second text.

@@ -2,7 +2,7 @@
 
 mod device;
 
-pub use device::{Buffer, TestGpu, bodies, counts};
+pub use device::{Buffer, TestGpu, bodies, counts, step_bodies};
 
 use lily_checkpoint::{Affine, Bytes, Matrix};
 

@@ -106,6 +106,23 @@ fn tokens_that_stay_on_the_device_are_those_that_the_host_would_choose() {
     }
 }
 
+/// What the host says of logits that it chooses from itself.
+#[test]
+fn logits_that_are_no_numbers_are_an_error() {
+    let checkpoint = open(MLX4);
+    let mut weights = checkpoint.weights().clone();
+    weights.norm[3] = f32::NAN;
+    let gpu = Emulated::new(2, 7).expect("tests run where the emulator does");
+    let mut model = GpuModel::new(gpu, checkpoint.shape(), &weights, Options::default()).expect("the model");
+    let seq = model.begin(20).expect("room");
+    model.prefill(seq, &[1, 2, 3], Rows::None).expect("prefill");
+    for _ in 0..2 {
+        let error = model.decode_greedy(&[(seq, 4)], 512).expect_err("no largest logit");
+        assert!(error.to_string().contains("the model gave NaN as logit of token 0"), "{error}");
+        assert_eq!(model.len(seq), 3);
+    }
+}
+
 #[test]
 fn cuts_at_multiples_of_64_give_the_same_bits() {
     let (checkpoint, golden) = (open(MLX4), Golden::open("tests/fixtures/tiny/golden_mlx4.safetensors"));

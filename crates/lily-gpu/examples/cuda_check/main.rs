@@ -1,8 +1,10 @@
 //! Times the kernels at the full model's shapes on an NVIDIA GPU; with the argument `compile` compiles each of them for Hopper,
-//! which needs NVRTC and no GPU. Their results are tested by `LILY_TEST_DEVICE=cuda cargo test -p lily-gpu --features emulated`.
+//! which needs NVRTC and no GPU, and with `token` it times whole decoded tokens. Their results are tested by `LILY_TEST_DEVICE=cuda cargo test -p lily-gpu --features emulated`.
 
 #[cfg(all(any(target_os = "linux", windows), any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod times;
+#[cfg(all(any(target_os = "linux", windows), any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod token;
 
 #[cfg(all(any(target_os = "linux", windows), any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn main() -> Result<(), lily_gpu::GpuError> {
@@ -26,6 +28,11 @@ fn main() -> Result<(), lily_gpu::GpuError> {
         errors.iter().for_each(|e| println!("{e}"));
         println!("{} kernels in {:.1} s", done.len(), start.elapsed().as_secs_f64());
         std::process::exit(i32::from(!errors.is_empty()));
+    }
+    if std::env::args().nth(1).as_deref() == Some("token") {
+        let numbers: Vec<u32> = std::env::args().skip(2).filter_map(|a| a.parse().ok()).collect();
+        let (layers, contexts) = numbers.split_first().map_or((40, &[][..]), |(l, c)| (*l as usize, c));
+        return token::token(layers, if contexts.is_empty() { &[256, 4096, 32_768, 131_072] } else { contexts });
     }
     let gpu = Cuda::open()?;
     println!("{} ({}), {:.0?} to open", lily_gpu::Gpu::name(&gpu), gpu.uuid()?, start.elapsed());

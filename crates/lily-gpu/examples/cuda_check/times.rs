@@ -9,10 +9,10 @@ use lily_model::Shape;
 type Done = Result<(), GpuError>;
 
 /// SplitMix64.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn bits(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -21,7 +21,7 @@ impl Random {
     }
 
     /// In ±scale.
-    fn value(&mut self, scale: f32) -> f32 {
+    pub fn value(&mut self, scale: f32) -> f32 {
         ((self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * scale
     }
 
@@ -159,7 +159,9 @@ fn projections<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
     let input = GemvInput::Normed { x: View::of(&x), norm };
     for batch in [1, 8] {
         let to = GemvOutput::Rows { y: View::of(&y), stride: 12_352 };
-        let t = time(gpu, 48, |g, i| affine_gemv(g, &sets[i % 12].iter().collect::<Vec<_>>(), &input, &to, batch))?;
+        let t = time(gpu, 48, |g, i| {
+            affine_gemv(g, Body::Mma, &sets[i % 12].iter().collect::<Vec<_>>(), &input, &to, batch)
+        })?;
         let bytes = 12_352.0 * 2048.0 * (0.5 + 4.0 / 64.0);
         line(&format!("projections of a linear layer, decode, batch {batch}"), t, bytes, 0.0);
     }
@@ -170,12 +172,12 @@ fn projections<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
     let (inner, partials) = (random.floats(gpu, 8 * 4096, 1.0)?, room(gpu, 8 * 2048)?);
     let to = GemvOutput::Residual { x: View::of(&x), partials: View::of(&partials) };
     let t = time(gpu, 48, |g, i| {
-        affine_gemv(g, &[&out[i % 24]], &GemvInput::Rows { x: View::of(&inner), stride: 4096 }, &to, 1)
+        affine_gemv(g, Body::Mma, &[&out[i % 24]], &GemvInput::Rows { x: View::of(&inner), stride: 4096 }, &to, 1)
     })?;
     line("output projection, decode, batch 1", t, 2048.0 * 4096.0 * (0.5 + 4.0 / 64.0), 0.0);
     let head = random.matrix(gpu, 248_320, HIDDEN, 4)?;
     let to = GemvOutput::Rows { y: View::of(&y), stride: 248_320 };
-    let t = time(gpu, 4, |g, _| affine_gemv(g, &[&head], &input, &to, 1))?;
+    let t = time(gpu, 4, |g, _| affine_gemv(g, Body::Mma, &[&head], &input, &to, 1))?;
     line("head, decode, batch 1", t, 248_320.0 * 2048.0 * (0.5 + 4.0 / 64.0), 0.0);
 
     let rows = 4096;
@@ -279,6 +281,7 @@ fn experts<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
     for batch in [1, 8] {
         // Other experts each time, so that the cache does not hold them.
         let first = |i: usize| MoeGateUpStep {
+            body: Body::Mma,
             gate: &gate,
             up: &up,
             shared_gate: &shared_gate,
@@ -297,6 +300,7 @@ fn experts<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
         let t = time(gpu, 56, |g, i| moe_gate_up_step(g, &first(i)))?;
         line(&format!("experts' choice, gate and up, decode, batch {batch}"), t, 2.0 * bytes, 0.0);
         let second = MoeDownStep {
+            body: Body::Mma,
             down: &down,
             shared_down: &shared_down,
             experts: View::of(&experts),
@@ -351,8 +355,12 @@ fn attention<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
     let q = random.floats(gpu, (8 * heads * 256) as usize, 0.2)?;
     for length in [256, 4096, context] {
         let positions = words(gpu, &[length - 1])?;
-        let scratch = gpu.allocate(attention_decode_scratch(1, heads, length).max(16), Contents::Activations)?;
+        let scratch = gpu.allocate(
+            attention_decode_scratch(Body::Mma, Element::Bf16, 1, heads, length).max(16),
+            Contents::Activations,
+        )?;
         let a = AttentionDecode {
+            body: Body::Mma,
             q: View::of(&q),
             kv,
             positions: View::of(&positions),

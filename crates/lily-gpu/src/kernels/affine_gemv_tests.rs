@@ -2,7 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::gpu::Contents;
-use crate::testing::{Random, assert_close, counts, dense, device, floats, output, read_f32, run, share, share_matrix};
+use crate::testing::{
+    Random, assert_close, counts, dense, device, floats, output, read_f32, run, share, share_matrix, step_bodies,
+};
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -21,6 +23,10 @@ impl Case {
 
     /// `shapes`: rows and bits.
     fn check(self, shapes: &[(usize, usize)]) {
+        step_bodies().into_iter().for_each(|body| self.check_on(body, shapes));
+    }
+
+    fn check_on(self, body: Body, shapes: &[(usize, usize)]) {
         let Self { cols, batch, norm, residual, seed } = self;
         let mut random = Random(u64::from(seed));
         let matrices: Vec<_> = shapes.iter().map(|&(rows, bits)| random.matrix(rows, cols, bits)).collect();
@@ -68,19 +74,21 @@ impl Case {
             Some(_) => GemvInput::Normed { x: x_view, norm: step },
         };
         let y = floats(&gpu, &before, Contents::Activations);
-        let parts = gemv_partials(rows as u32, cols as u32) as usize;
+        let parts = gemv_partials(body, &shared[0]) as usize;
         let sums = output(&gpu, batch * parts);
         let to = match residual {
             false => GemvOutput::Rows { y: View::of(&y), stride: rows as u32 },
             true => GemvOutput::Residual { x: View::of(&y), partials: View::of(&sums) },
         };
-        affine_gemv(&mut gpu, &shared.iter().collect::<Vec<_>>(), &input, &to, batch as u32).unwrap();
+        affine_gemv(&mut gpu, body, &shared.iter().collect::<Vec<_>>(), &input, &to, batch as u32).unwrap();
         let done = run(&mut gpu).unwrap();
         let got = read_f32(&gpu, &y);
         if residual {
             want.iter_mut().zip(&before).for_each(|(w, b)| *w += b);
-            let squares = |row: &[f32]| row.iter().map(|v| v * v).sum::<f32>();
-            let summed: Vec<f32> = read_f32(&gpu, &sums).chunks(parts).map(|p| p.iter().sum()).collect();
+            let exact = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() as f32;
+            let squares = |row: &[f32]| exact(&mut row.iter().map(|v| f64::from(*v).powi(2)));
+            let summed = |p: &[f32]| exact(&mut p.iter().map(|v| f64::from(*v)));
+            let summed: Vec<f32> = read_f32(&gpu, &sums).chunks(parts).map(summed).collect();
             assert_close(&summed, &got.chunks(rows).map(squares).collect::<Vec<_>>(), 1e-6);
         }
         assert_close(&got, &want, 3e-6);
@@ -117,8 +125,8 @@ fn bytes_of_a_whole_projection() {
     let (y, sums) = (floats(&gpu, &vec![1.0; rows], Contents::Activations), output(&gpu, 256));
     let norm = StepNorm { weight: View::of(&x), partials: View::of(&x), count: 256, eps: 0.0 };
     let input = GemvInput::Normed { x: View::of(&x), norm };
-    affine_gemv(&mut gpu, &[&m], &input, &GemvOutput::Residual { x: View::of(&y), partials: View::of(&sums) }, 1)
-        .unwrap();
+    let to = GemvOutput::Residual { x: View::of(&y), partials: View::of(&sums) };
+    affine_gemv(&mut gpu, Body::Simdgroup, &[&m], &input, &to, 1).unwrap();
     let done = run(&mut gpu).unwrap();
     if !counts() {
         return;
@@ -154,23 +162,77 @@ fn two_matrices_are_not_added() {
 /// A row's bits do not depend on the rows beside it.
 #[test]
 fn a_row_alone_has_the_same_bits() {
-    let (rows, cols) = (40, 320);
-    let mut random = Random(3);
-    let (w, x) = (random.matrix(rows, cols, 4), random.values(8 * cols, 1.0));
-    let product = |x: &[f32]| {
-        let batch = x.len() / cols;
+    for (body, cols, bits) in
+        step_bodies().into_iter().flat_map(|b| [(b, 320, 4), (b, 512, 4), (b, 4096, 4), (b, 768, 8)])
+    {
+        let rows = 40;
+        let mut random = Random(3);
+        let (w, x) = (random.matrix(rows, cols, bits), random.values(8 * cols, 1.0));
+        let product = |x: &[f32]| {
+            let batch = x.len() / cols;
+            let mut gpu = device(1);
+            let m = share_matrix(&gpu, &w);
+            let (x, y) = (floats(&gpu, x, Contents::Activations), output(&gpu, batch * rows));
+            let input = GemvInput::Rows { x: View::of(&x), stride: cols as u32 };
+            let to = GemvOutput::Rows { y: View::of(&y), stride: rows as u32 };
+            affine_gemv(&mut gpu, body, &[&m], &input, &to, batch as u32).unwrap();
+            run(&mut gpu).unwrap();
+            read_f32(&gpu, &y)
+        };
+        let all = product(&x);
+        for b in 0..8 {
+            assert_eq!(product(&x[b * cols..(b + 1) * cols]), all[b * rows..(b + 1) * rows]);
+        }
+    }
+}
+
+/// Pieces of 256 columns, on both sides of each number that has a kernel, and rows on both sides of a tile and of what the
+/// threadgroups take at once.
+#[test]
+fn whole_pieces_of_columns() {
+    for (i, pieces) in [1, 2, 7, 8, 9, 16, 17].into_iter().enumerate() {
+        for bits in [4, 8] {
+            Case { norm: Some(3), ..Case::plain(pieces * 256, 1 + i % 3, 31) }.check(&[
+                (15, bits),
+                (1, bits),
+                (33, bits),
+            ]);
+        }
+    }
+    Case { norm: Some(128), ..Case::plain(512, 2, 32) }.check(&[(4300, 4), (9000, 4), (16, 4), (17, 4)]);
+    Case { residual: true, ..Case::plain(256, 3, 33) }.check(&[(9001, 4)]);
+}
+
+/// Values whose three parts matter: sums that cancel but for the last of 24 bits.
+#[test]
+fn inputs_of_full_precision() {
+    for body in step_bodies() {
+        let cols = 256;
+        let mut codes = vec![0x11u8; 16 * cols / 2];
+        codes[0] = 0x12; // row 0: codes 2, 1, 1, …
+        let one = crate::testing::to_bf16(&vec![1.0; 16 * cols / 64]);
+        let zero = crate::testing::to_bf16(&vec![0.0; 16 * cols / 64]);
+        let bytes = lily_checkpoint::Bytes::new;
+        let w = lily_checkpoint::Affine {
+            rows: 16,
+            cols,
+            bits: 4,
+            codes: bytes(codes),
+            scales: bytes(one),
+            biases: bytes(zero),
+        };
+        let mut x = vec![0.0; cols];
+        (x[0], x[1]) = (1.0 + f32::EPSILON * 5.0, -1.0);
         let mut gpu = device(1);
-        let m = share_matrix(&gpu, &w);
-        let (x, y) = (floats(&gpu, x, Contents::Activations), output(&gpu, batch * rows));
+        let m = share(&gpu, &w);
+        let (x, y) = (floats(&gpu, &x, Contents::Activations), output(&gpu, 16));
         let input = GemvInput::Rows { x: View::of(&x), stride: cols as u32 };
-        affine_gemv(&mut gpu, &[&m], &input, &GemvOutput::Rows { y: View::of(&y), stride: rows as u32 }, batch as u32)
-            .unwrap();
+        let to = GemvOutput::Rows { y: View::of(&y), stride: 16 };
+        affine_gemv(&mut gpu, body, &[&m], &input, &to, 1).unwrap();
         run(&mut gpu).unwrap();
-        read_f32(&gpu, &y)
-    };
-    let all = product(&x);
-    for b in 0..8 {
-        assert_eq!(product(&x[b * cols..(b + 1) * cols]), all[b * rows..(b + 1) * rows]);
+        let got = read_f32(&gpu, &y);
+        assert_eq!(got[1], f32::EPSILON * 5.0);
+        assert!((got[0] - (1.0 + f32::EPSILON * 10.0)).abs() <= 2.0 * f32::EPSILON, "{}", got[0]);
     }
 }
 

@@ -9,7 +9,7 @@ fn check(logits: &[f32], vocab: usize, stride: usize, seed: u32) {
     let mut gpu = device(seed);
     let buffer = floats(&gpu, logits, Contents::Activations);
     let scratch = rows * ARGMAX_BLOCKS as usize;
-    let (values, indices, tokens) = (output(&gpu, scratch), output(&gpu, scratch), output(&gpu, rows));
+    let (values, indices, tokens) = (output(&gpu, scratch), output(&gpu, 2 * scratch), output(&gpu, 2 * rows));
     let a = Argmax {
         logits: View::of(&buffer),
         stride: stride as u32,
@@ -21,11 +21,35 @@ fn check(logits: &[f32], vocab: usize, stride: usize, seed: u32) {
     };
     argmax(&mut gpu, &a).unwrap();
     run(&mut gpu).unwrap();
-    let best = |row: &[f32]| {
+    let got = read_u32(&gpu, &tokens);
+    for (r, row) in logits.chunks_exact(stride).enumerate() {
+        let broken = row[..vocab].iter().position(|v| v.is_nan() || *v == f32::INFINITY);
+        assert_eq!(got[rows + r], broken.map_or(NO_TOKEN, |i| i as u32), "row {r}");
+        if broken.is_some() {
+            assert!((got[r] as usize) < vocab, "row {r}");
+            continue;
+        }
         let top = row[..vocab].iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        row.iter().position(|&v| v == top).unwrap() as u32
-    };
-    assert_eq!(read_u32(&gpu, &tokens), logits.chunks_exact(stride).map(best).collect::<Vec<_>>());
+        assert_eq!(Some(got[r] as usize), row.iter().position(|&v| v == top), "row {r}");
+    }
+}
+
+/// A NaN or +∞ is found wherever it stands, the first one of the row, and not among the padding; -∞ is no error.
+#[test]
+fn logits_that_are_no_numbers() {
+    let (vocab, stride) = (3001, 3010);
+    for (seed, bad) in [f32::NAN, -f32::NAN, f32::INFINITY].into_iter().enumerate() {
+        let mut logits = Random(7).values(5 * stride, 20.0);
+        logits[stride + 2000] = bad;
+        logits[stride + 2001] = f32::NAN;
+        logits[2 * stride] = bad;
+        logits[3 * stride + vocab - 1] = bad;
+        logits[4 * stride + vocab] = bad;
+        logits[4 * stride + 17] = f32::NEG_INFINITY;
+        check(&logits, vocab, stride, seed as u32 + 1);
+    }
+    check(&[f32::NAN; 300], 300, 300, 4);
+    check(&[f32::NEG_INFINITY; 300], 300, 300, 5);
 }
 
 #[test]

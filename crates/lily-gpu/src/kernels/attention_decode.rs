@@ -1,7 +1,7 @@
 //! Attention of decoded tokens, one row a sequence (`docs/model.md §4.2`).
 
 use super::kv::{HEAD, KvPool};
-use super::{Element, View, need};
+use super::{Body, Element, View, need};
 use crate::args::DecodeArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
@@ -12,9 +12,13 @@ const GROUP: u32 = 8;
 
 /// Dims that a threadgroup of the second pass takes, `MERGE_DIMS` of the shader.
 const MERGE_DIMS: u32 = 64;
+/// The same with [`Body::Mma`]: the lanes of a simdgroup.
+const STEP_MERGE_DIMS: u32 = 32;
 
 /// Where everything lies; F32 unless said.
 pub struct AttentionDecode<'a, B> {
+    /// With [`Body::Mma`] and a BF16 cache the matrix instructions of NVIDIA GPUs multiply.
+    pub body: Body,
     /// Of `qk_norm_rope`: `[sequences × query heads × 256]`, scaled.
     pub q: View<'a, B>,
     /// Keys and values, those of this token included.
@@ -39,28 +43,58 @@ pub struct AttentionDecode<'a, B> {
     pub kv_heads: u32,
 }
 
-/// Positions that a threadgroup takes of a sequence with `count` positions (`decode_span` in the shader): 256, and twice
-/// as many where 64 threadgroups for each kv head are there already, so that the sums that spans hand over weigh less.
-fn span(count: u32) -> u32 {
-    if count > 16384 { 512 } else { ATTENTION_BLOCK }
+/// How a context is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    /// 256 positions, and twice as many where 64 threadgroups for each kv head are there already, so that the sums that spans
+    /// hand over weigh less (`decode_span` in the shader).
+    Blocks,
+    /// 32 positions and, in longer contexts, twice as many again and again (`step_span` in the shader of [`Body::Mma`]).
+    Steps,
 }
 
-/// The most spans that a sequence of up to `positions` positions can have.
-fn spans(positions: u32) -> u32 {
-    let own = positions.div_ceil(span(positions));
-    if positions > 16384 { own.max(64) } else { own }
+impl Cut {
+    fn of(body: Body, element: Element) -> Self {
+        if body == Body::Mma && element == Element::Bf16 { Self::Steps } else { Self::Blocks }
+    }
+
+    /// Positions up to which spans have which length; longer contexts have the last one.
+    fn steps(self) -> &'static [(u32, u32)] {
+        match self {
+            Self::Blocks => &[(16_384, ATTENTION_BLOCK), (u32::MAX, 512)],
+            Self::Steps => &[(1024, 32), (4096, 64), (8192, 128), (32_768, 256), (131_072, 512), (u32::MAX, 1024)],
+        }
+    }
+
+    /// Positions that a threadgroup takes of a sequence with `count` positions.
+    #[cfg(test)]
+    fn span(self, count: u32) -> u32 {
+        self.steps().iter().find(|s| count <= s.0).map_or(0, |s| s.1)
+    }
+
+    /// The most spans that a sequence of up to `positions` positions can have.
+    fn spans(self, positions: u32) -> u32 {
+        let mut most = 0;
+        for &(up_to, span) in self.steps() {
+            most = most.max(positions.min(up_to).div_ceil(span));
+            if positions <= up_to {
+                break;
+            }
+        }
+        most
+    }
 }
 
 /// Bytes of scratch for sequences of up to `positions` positions: 0 where one pass is enough.
-pub fn attention_decode_scratch(sequences: u32, query_heads: u32, positions: u32) -> u64 {
-    match spans(positions) {
+pub fn attention_decode_scratch(body: Body, element: Element, sequences: u32, query_heads: u32, positions: u32) -> u64 {
+    match Cut::of(body, element).spans(positions) {
         0 | 1 => 0,
         n => u64::from(sequences) * u64::from(query_heads) * u64::from(n) * u64::from(HEAD + 2) * 4,
     }
 }
 
 /// Softmax attention of one row a sequence over its cached positions, times the sigmoid of its gate. One dispatch where no
-/// sequence has more than [`ATTENTION_BLOCK`] positions, else two; the bits of a row depend on its own sequence alone.
+/// sequence has more than [`ATTENTION_BLOCK`] positions (32 with the matrix instructions of [`Body::Mma`]), else two; the bits of a row depend on its own sequence alone.
 ///
 /// # Errors
 /// Of [`Gpu::encode`].
@@ -82,11 +116,12 @@ pub fn attention_decode<G: Gpu>(gpu: &mut G, a: &AttentionDecode<'_, G::Buffer>)
     need(gpu, a.positions, sequences, 4, "positions");
     need(gpu, a.projections, (sequences - 1) * u64::from(a.stride) + 2 * row, 4, "gates");
     need(gpu, a.out, sequences * row, 4, "attention");
-    let scratch = attention_decode_scratch(a.sequences, a.query_heads, a.longest);
+    let scratch = attention_decode_scratch(a.body, a.kv.element, a.sequences, a.query_heads, a.longest);
     need(gpu, a.scratch, scratch, 1, "scratch");
     a.kv.check(gpu, a.kv_heads, a.sequences, a.longest.into());
 
-    let spans = spans(a.longest);
+    let cut = Cut::of(a.body, a.kv.element);
+    let spans = cut.spans(a.longest);
     let args = DecodeArgs {
         page_stride: a.kv.page_stride,
         query_heads: a.query_heads,
@@ -99,9 +134,10 @@ pub fn attention_decode<G: Gpu>(gpu: &mut G, a: &AttentionDecode<'_, G::Buffer>)
     let args = args.to_bytes();
     let partials = if spans == 1 { a.out } else { a.scratch };
     gpu.encode(&Launch {
-        kernel: match a.kv.element {
-            Element::F32 => "attention_decode_f32",
-            Element::Bf16 => "attention_decode_bf16",
+        kernel: match (cut, a.kv.element) {
+            (Cut::Steps, _) => "attention_decode_mma",
+            (Cut::Blocks, Element::F32) => "attention_decode_f32",
+            (Cut::Blocks, Element::Bf16) => "attention_decode_bf16",
         },
         constants: &[],
         args: &[
@@ -120,12 +156,16 @@ pub fn attention_decode<G: Gpu>(gpu: &mut G, a: &AttentionDecode<'_, G::Buffer>)
     if spans == 1 {
         return Ok(());
     }
+    let (kernel, dims) = match cut {
+        Cut::Blocks => ("attention_decode_merge", MERGE_DIMS),
+        Cut::Steps => ("attention_merge_mma", STEP_MERGE_DIMS),
+    };
     gpu.encode(&Launch {
-        kernel: "attention_decode_merge",
+        kernel,
         constants: &[],
         args: &[partials.arg(), a.positions.arg(), a.projections.arg(), a.out.arg(), Arg::Value(&args)],
-        groups: [a.query_heads * (HEAD / MERGE_DIMS), a.sequences, 1],
-        threads: [4 * MERGE_DIMS, 1, 1],
+        groups: [a.query_heads * (HEAD / dims), a.sequences, 1],
+        threads: [256, 1, 1],
     })
 }
 

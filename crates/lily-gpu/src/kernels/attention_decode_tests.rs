@@ -3,7 +3,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::gpu::{Contents, Dispatched};
 use crate::kernels::kv_testing::{Cache, D, attend};
-use crate::testing::{Random, assert_close, counts, device, floats, output, read_f32, run, to_bf16, words};
+use crate::testing::{
+    Random, assert_close, counts, device, floats, output, read_f32, run, step_bodies, to_bf16, words,
+};
 
 struct Case {
     query_heads: usize,
@@ -43,6 +45,7 @@ fn inputs(c: &Case, seed: u32) -> Inputs {
 
 /// Runs sequences `from..` of the inputs. `longest` may be more than the sequences have.
 fn compute(
+    body: Body,
     c: &Case,
     i: &Inputs,
     sequences: std::ops::Range<usize>,
@@ -59,11 +62,12 @@ fn compute(
     let positions: Vec<u32> = c.counts[sequences.clone()].iter().map(|&n| n as u32 - 1).collect();
     let positions = words(&gpu, &positions);
     let out = output(&gpu, sequences.len() * row);
-    let scratch = attention_decode_scratch(n, c.query_heads as u32, longest as u32);
+    let scratch = attention_decode_scratch(body, c.element, n, c.query_heads as u32, longest as u32);
     let scratch = gpu.allocate(scratch, Contents::Activations).unwrap();
     let mut kv = i.cache.pool(&on);
     kv.table.offset = sequences.start as u64 * u64::from(kv.table_stride) * 4;
     let a = AttentionDecode {
+        body,
         q: View::of(&q),
         kv,
         positions: View::of(&positions),
@@ -103,12 +107,16 @@ fn cache_bytes(dispatches: &[Dispatched]) -> u64 {
 fn check(c: &Case, seed: u32) {
     let i = inputs(c, seed);
     let longest = *c.counts.iter().max().unwrap();
-    let (got, dispatches) = compute(c, &i, 0..c.counts.len(), longest, seed);
-    assert_close(&got, &reference(c, &i), 2e-5);
-    let rows: usize = c.counts.iter().sum();
-    let minimum = (rows * 2 * c.kv_heads * D) as u64 * c.element.size();
-    assert!(!counts() || cache_bytes(&dispatches) == minimum, "each key and value once");
-    assert_eq!(dispatches.len(), if longest > 256 { 2 } else { 1 });
+    let want = reference(c, &i);
+    for body in step_bodies() {
+        let (got, dispatches) = compute(body, c, &i, 0..c.counts.len(), longest, seed);
+        assert_close(&got, &want, 2e-5);
+        let rows: usize = c.counts.iter().sum();
+        let minimum = (rows * 2 * c.kv_heads * D) as u64 * c.element.size();
+        assert!(!counts() || cache_bytes(&dispatches) == minimum, "each key and value once");
+        let block = if (body, c.element) == (Body::Mma, Element::Bf16) { 32 } else { 256 };
+        assert_eq!(dispatches.len(), if longest > block { 2 } else { 1 });
+    }
 }
 
 #[test]
@@ -144,7 +152,7 @@ fn large_scores() {
         let mut i = inputs(&c, 41);
         i.projections.iter_mut().for_each(|v| *v *= 50.0);
         // Products of this size round by more than a softmax may show: compare with F32's own error of the scores.
-        let (got, _) = compute(&c, &i, 0..1, count, 41);
+        let (got, _) = compute(Body::Simdgroup, &c, &i, 0..1, count, 41);
         assert_close(&got, &reference(&c, &i), 2e-3);
     }
 }
@@ -155,7 +163,7 @@ fn bytes_at_256_and_at_4096_positions() {
     for (count, most) in [(256, 1.15), (4096, 1.08)] {
         let c = Case::real(Element::Bf16, vec![count]);
         let i = inputs(&c, 51);
-        let (_, dispatches) = compute(&c, &i, 0..1, count, 51);
+        let (_, dispatches) = compute(Body::Simdgroup, &c, &i, 0..1, count, 51);
         if !counts() {
             return;
         }
@@ -171,15 +179,32 @@ fn bytes_at_256_and_at_4096_positions() {
 #[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn bits_do_not_depend_on_the_batch() {
-    let c = Case::real(Element::Bf16, vec![100, 1000, 256, 257]);
+    let c = Case::real(Element::Bf16, vec![100, 1000, 256, 257, 31]);
     let i = inputs(&c, 61);
-    let (all, _) = compute(&c, &i, 0..4, 1000, 61);
     let row = c.query_heads * D;
-    for s in 0..4 {
-        let (alone, _) = compute(&c, &i, s..s + 1, c.counts[s], 62);
-        assert!(alone.iter().zip(&all[s * row..]).all(|(a, b)| a.to_bits() == b.to_bits()), "sequence {s}");
-        let (bound, _) = compute(&c, &i, s..s + 1, c.counts[s] + 20, 63);
-        assert!(alone.iter().zip(&bound).all(|(a, b)| a.to_bits() == b.to_bits()), "sequence {s}, a longer bound");
+    for body in step_bodies() {
+        let (all, _) = compute(body, &c, &i, 0..5, 1000, 61);
+        for s in 0..5 {
+            let (alone, _) = compute(body, &c, &i, s..s + 1, c.counts[s], 62);
+            assert!(alone.iter().zip(&all[s * row..]).all(|(a, b)| a.to_bits() == b.to_bits()), "sequence {s}");
+            let (bound, _) = compute(body, &c, &i, s..s + 1, c.counts[s] + 20, 63);
+            assert!(alone.iter().zip(&bound).all(|(a, b)| a.to_bits() == b.to_bits()), "sequence {s}, a longer bound");
+        }
+    }
+}
+
+/// On both sides of the lengths from which the spans of the matrix body are longer.
+#[cfg_attr(sanitized, ignore = "large")]
+#[test]
+fn every_length_of_a_step() {
+    if step_bodies().len() == 1 {
+        return; // the body is of one device
+    }
+    for (n, count) in [32, 33, 1024, 1025, 4096, 4097, 8192, 8193, 32_768, 32_769, 40_001].into_iter().enumerate() {
+        check(
+            &Case { query_heads: 8, kv_heads: 1, element: Element::Bf16, counts: vec![count, 70], scale: 5.0 },
+            81 + n as u32,
+        );
     }
 }
 
@@ -207,6 +232,7 @@ fn pages_beyond_32_bit_indices() {
     let projections = floats(&gpu, &gates, Contents::Activations);
     let (positions, out) = (words(&gpu, &[count as u32 - 1]), output(&gpu, D));
     let a = AttentionDecode {
+        body: Body::Simdgroup,
         q: View::of(&q),
         kv: KvPool {
             pool: View::of(&pool),
@@ -232,20 +258,24 @@ fn pages_beyond_32_bit_indices() {
 
 #[test]
 fn scratch_is_wanted_for_more_than_one_block() {
-    assert_eq!(attention_decode_scratch(3, 16, 256), 0);
-    assert_eq!(attention_decode_scratch(3, 16, 257), 3 * 16 * 2 * 258 * 4);
+    let scratch = |body, positions| attention_decode_scratch(body, Element::Bf16, 3, 16, positions);
+    assert_eq!(scratch(Body::Simdgroup, 256), 0);
+    assert_eq!(scratch(Body::Simdgroup, 257), 3 * 16 * 2 * 258 * 4);
+    assert_eq!(scratch(Body::Mma, 32), 0);
+    assert_eq!(scratch(Body::Mma, 33), 3 * 16 * 2 * 258 * 4);
 }
 
 /// The grid is made for the longest sequence; no shorter one has more spans.
 #[test]
 fn no_shorter_sequence_has_more_spans() {
-    let mut most = 0;
-    for count in 1..=270_000u32 {
-        most = most.max(count.div_ceil(span(count)));
-        assert!(spans(count) >= most, "{count} positions");
-        assert!(spans(count) <= most.max(64) && spans(count) <= 528, "{count} positions");
+    for (cut, at_the_end) in [(Cut::Blocks, 512), (Cut::Steps, 256)] {
+        let mut most = 0;
+        for count in 1..=262_144u32 {
+            most = most.max(count.div_ceil(cut.span(count)));
+            assert_eq!(cut.spans(count), most, "{count} positions");
+        }
+        assert_eq!(most, at_the_end);
     }
-    assert_eq!(spans(262_144), 512);
 }
 
 #[test]

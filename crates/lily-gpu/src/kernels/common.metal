@@ -6,6 +6,16 @@
 // Before a loop that indexes an array of registers: without it compilers may keep the array in memory.
 #define UNROLL _Pragma("unroll")
 
+// On CUDA a kernel of a decoded token may begin while those before it still run (msl/cuda.h). Between these two it loads what
+// no kernel of the command buffer writes. Each thread passes both; elsewhere they are nothing.
+#ifdef LILY_CUDA
+#define EARLY_BEGIN lily_release();
+#define EARLY_END lily_await();
+#else
+#define EARLY_BEGIN
+#define EARLY_END
+#endif
+
 // Eight activations from p on, which is 16-byte aligned.
 inline void load8(device const float* p, thread float* v) {
   const float4 a = *(device const float4*)p;

@@ -44,6 +44,8 @@ inline float embed_row(
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float partial[32];
+  EARLY_BEGIN
+  EARLY_END
   const uint chunks = args.hidden / 32;
   const uint i = sg * 32 + lane;
   const ulong row = ulong(tokens[t]);

@@ -26,6 +26,7 @@
   threadgroup float4 parts[3 * 32]; // q, k and v of this head
   threadgroup float gates[2];       // decay exp(g), β
   threadgroup float o[LINEAR_HEAD];
+  EARLY_BEGIN
   const uint head = at.x;
   const uint share = args.value_heads / args.key_heads;
   const uint key_dim = args.key_heads * LINEAR_HEAD;
@@ -38,6 +39,7 @@
   const ulong slot = ulong(args.value_heads) * LINEAR_HEAD * LINEAR_HEAD;
   float4 s[STEP_ROWS];
   for (uint r = 0; r < STEP_ROWS; r++) s[r] = *(device float4*)(state + past * slot + place + r * LINEAR_HEAD);
+  EARLY_END
 
   // Simdgroups 0 to 2 convolve; the fourth computes the gates and, at the end, the norm.
   const uint column = head * LINEAR_HEAD + lane * 4;

@@ -29,7 +29,7 @@ mod top_k;
 
 pub use affine_gemm::{AffineGemm, affine_gemm};
 pub use affine_gemv::{GemvInput, GemvOutput, StepNorm, affine_gemv, gemv_partials};
-pub use argmax::{ARGMAX_BLOCKS, Argmax, argmax};
+pub use argmax::{ARGMAX_BLOCKS, Argmax, NO_TOKEN, argmax};
 pub use attention_decode::{ATTENTION_BLOCK, AttentionDecode, attention_decode, attention_decode_scratch};
 pub use attention_prefill::{AttentionPrefill, attention_prefill};
 pub use conv_silu::{ConvSilu, conv_silu};

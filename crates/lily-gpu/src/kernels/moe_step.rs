@@ -1,7 +1,7 @@
 //! Experts of one to eight decoded tokens (`docs/model.md §4.6`): two dispatches after the router's product.
 
-use super::affine_gemv::{ROWS, lanes_of_row};
-use super::{DeviceMatrix, StepNorm, View, need};
+use super::affine_gemv::{ROWS, STEP_COLUMNS, STEP_TILE, lanes_of_row};
+use super::{Body, DeviceMatrix, StepNorm, View, need};
 use crate::args::{DownStepArgs, GateUpStepArgs};
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
@@ -11,6 +11,8 @@ const SIMDGROUPS: u32 = 4;
 /// The first dispatch.
 #[derive(Debug)]
 pub struct MoeGateUpStep<'a, B> {
+    /// With [`Body::Mma`] the matrix instructions of NVIDIA GPUs multiply where they can, as exactly as F32.
+    pub body: Body,
     /// `[count · width × hidden]`, expert after expert; the same bits as `up`.
     pub gate: &'a DeviceMatrix<B>,
     /// `[count · width × hidden]`.
@@ -43,6 +45,8 @@ pub struct MoeGateUpStep<'a, B> {
 /// The second dispatch.
 #[derive(Debug)]
 pub struct MoeDownStep<'a, B> {
+    /// As of [`MoeGateUpStep`].
+    pub body: Body,
     /// `[count · hidden × width]`, expert after expert.
     pub down: &'a DeviceMatrix<B>,
     /// `[hidden × shared width]`.
@@ -121,13 +125,17 @@ pub fn moe_gate_up_step<G: Gpu>(gpu: &mut G, s: &MoeGateUpStep<'_, G::Buffer>) -
     }
     bound.extend([s.x, s.norm.weight, s.norm.partials, s.logits, s.experts, s.act].map(|v| v.arg()));
     bound.push(Arg::Value(&args));
-    gpu.encode(&Launch {
-        kernel: "moe_gate_up_step",
-        constants: &[],
-        args: &bound,
-        groups: [width.max(shared_width).div_ceil(SIMDGROUPS * ROWS * (32 / lanes)), s.chosen + 1, s.batch],
-        threads: [32 * SIMDGROUPS, 1, 1],
-    })
+    let most = width.max(shared_width);
+    let step = s.body == Body::Mma
+        && (s.gate.bits, s.shared_gate.bits) == (4, 4)
+        && hidden.is_multiple_of(STEP_COLUMNS)
+        && hidden <= 8 * STEP_COLUMNS;
+    let (kernel, rows, threads) = match step {
+        true => ("step_gate_up_mma", most.div_ceil(STEP_TILE), hidden / STEP_COLUMNS * 32),
+        false => ("moe_gate_up_step", most.div_ceil(SIMDGROUPS * ROWS * (32 / lanes)), 32 * SIMDGROUPS),
+    };
+    let groups = [rows, s.chosen + 1, s.batch];
+    gpu.encode(&Launch { kernel, constants: &[], args: &bound, groups, threads: [threads, 1, 1] })
 }
 
 /// Lanes that share a row of either kind of expert.
@@ -135,9 +143,20 @@ fn down_lanes(width: u32, shared_width: u32) -> u32 {
     lanes_of_row(width.min(shared_width))
 }
 
+/// Simdgroups of `step_down_mma` for each expert, where it can run: at most 18 in all.
+fn step_pieces<B>(body: Body, down: &DeviceMatrix<B>, shared_down: &DeviceMatrix<B>, chosen: u32) -> Option<u32> {
+    let pieces = down.cols / STEP_COLUMNS;
+    let fits = down.cols == shared_down.cols && down.cols.is_multiple_of(STEP_COLUMNS) && (chosen + 1) * pieces <= 18;
+    (body == Body::Mma && (down.bits, shared_down.bits) == (4, 4) && fits).then_some(pieces)
+}
+
 /// Sums of squares that [`moe_down_step`] writes for a row of the residual stream.
-pub fn moe_partials(hidden: u32, width: u32, shared_width: u32) -> u32 {
-    hidden.div_ceil(ROWS * (32 / down_lanes(width, shared_width)))
+pub fn moe_partials<B>(body: Body, down: &DeviceMatrix<B>, shared_down: &DeviceMatrix<B>, chosen: u32) -> u32 {
+    let hidden = shared_down.rows;
+    match step_pieces(body, down, shared_down, chosen) {
+        Some(_) => hidden.div_ceil(STEP_TILE),
+        None => hidden.div_ceil(ROWS * (32 / down_lanes(down.cols, shared_down.cols))),
+    }
 }
 
 /// x += the chosen experts' outputs, in their order, and the shared one's.
@@ -152,7 +171,7 @@ pub fn moe_down_step<G: Gpu>(gpu: &mut G, s: &MoeDownStep<'_, G::Buffer>) -> Res
         assert!(m.cols >= 64 && m.cols.is_multiple_of(64), "{} columns", m.cols);
         assert!(matches!(m.bits, 4 | 8 | 16), "{} bits", m.bits);
     }
-    let groups = moe_partials(hidden, width, shared_width);
+    let groups = moe_partials(s.body, s.down, s.shared_down, s.chosen);
     need(gpu, s.experts, u64::from(s.batch) * u64::from(s.chosen), 4, "experts");
     need(gpu, s.act, act_values(s.batch, s.chosen, width, shared_width), 4, "inner values");
     need(gpu, s.x, u64::from(s.batch) * u64::from(hidden), 4, "x");
@@ -173,13 +192,12 @@ pub fn moe_down_step<G: Gpu>(gpu: &mut G, s: &MoeDownStep<'_, G::Buffer>) -> Res
     }
     bound.extend([s.experts, s.act, s.x, s.partials].map(|v| v.arg()));
     bound.push(Arg::Value(&args));
-    gpu.encode(&Launch {
-        kernel: "moe_down_step",
-        constants: &[],
-        args: &bound,
-        groups: [groups, s.batch, 1],
-        threads: [32 * (s.chosen + 1), 1, 1],
-    })
+    let (kernel, simdgroups) = match step_pieces(s.body, s.down, s.shared_down, s.chosen) {
+        Some(pieces) => ("step_down_mma", (s.chosen + 1) * pieces),
+        None => ("moe_down_step", s.chosen + 1),
+    };
+    let (groups, threads) = ([groups, s.batch, 1], [32 * simdgroups, 1, 1]);
+    gpu.encode(&Launch { kernel, constants: &[], args: &bound, groups, threads })
 }
 
 #[cfg(all(test, feature = "emulated"))]

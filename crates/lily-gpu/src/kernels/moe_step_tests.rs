@@ -6,7 +6,7 @@ use super::*;
 use crate::gpu::{Contents::Activations, Dispatched};
 use crate::testing::Buffer;
 use crate::testing::{
-    Random, assert_close, counts, dense, device, floats, output, read_f32, read_u32, run, share_matrix,
+    Random, assert_close, counts, dense, device, floats, output, read_f32, read_u32, run, share_matrix, step_bodies,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,12 @@ fn times(w: &[f32], x: &[f64]) -> Vec<f64> {
 }
 
 impl Case {
+    /// Returns the dispatches of the first body.
     fn check(self) -> Vec<Dispatched> {
+        step_bodies().into_iter().map(|body| self.check_on(body)).collect::<Vec<_>>().swap_remove(0)
+    }
+
+    fn check_on(self, body: Body) -> Vec<Dispatched> {
         let Self { hidden, width, shared_width, count, chosen, batch, seed, .. } = self;
         let mut random = Random(u64::from(seed));
         let mut matrix = |rows, cols, bits| random.matrix(rows, cols, bits);
@@ -104,11 +109,12 @@ impl Case {
             [&x, &weight, &squares, &logits].map(|v| floats(&gpu, v, Activations));
         let experts = output(&gpu, batch * chosen);
         let act = output(&gpu, batch * (chosen * width + shared_width));
-        let parts = moe_partials(hidden as u32, width as u32, shared_width as u32) as usize;
+        let parts = moe_partials(body, &m[2], &m[5], chosen as u32) as usize;
         let sums = output(&gpu, batch * parts);
         let view = |b| View::<Buffer>::of(b);
         let (batch, count, chosen) = (batch as u32, count as u32, chosen as u32);
         let first = MoeGateUpStep {
+            body,
             gate: &m[0],
             up: &m[1],
             shared_gate: &m[3],
@@ -129,6 +135,7 @@ impl Case {
             chosen,
         };
         let second = MoeDownStep {
+            body,
             down: &m[2],
             shared_down: &m[5],
             experts: view(&experts),
@@ -187,6 +194,23 @@ fn every_mix_of_bits() {
         for shared in [4, 8, 16] {
             let bits = (routed, shared);
             Case { hidden: 128, width: 64, shared_width: 192, count: 32, bits, partials: 1, seed: 5, ..FULL }.check();
+        }
+    }
+}
+
+/// Both sides of what the kernels for matrix instructions take: pieces of 256 values, at most 18 in the second.
+#[test]
+fn whole_pieces_of_values() {
+    for (hidden, width, shared_width, chosen) in [
+        (256, 256, 256, 8),
+        (512, 512, 512, 8),
+        (768, 256, 512, 3),
+        (256, 768, 768, 5),
+        (512, 768, 768, 6),
+        (256, 256, 192, 8),
+    ] {
+        for batch in [1, 3] {
+            Case { hidden, width, shared_width, count: 9, chosen, batch, partials: 5, seed: 9, ..FULL }.check();
         }
     }
 }

@@ -58,6 +58,8 @@ inline void qk_norm_rope(
       device KV* pool [[buffer(7)]], constant QkArgs& args [[buffer(8)]],                                      \
       uint2 group [[threadgroup_position_in_grid]], uint sgs [[simdgroups_per_threadgroup]],                   \
       uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {                   \
+    EARLY_BEGIN                                                                                                \
+    EARLY_END                                                                                                  \
     const uint head = group.x * sgs + sg;                                                                      \
     if (head >= args.query_heads + 2 * args.kv_heads) return; /* the whole simdgroup */                        \
     qk_norm_rope(x, q_norm, k_norm, inv_freq, positions, table, q, pool, args, head, group.y, lane);           \

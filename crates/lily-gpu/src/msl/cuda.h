@@ -74,6 +74,30 @@ template <typename T> LILY_FN T simd_min(T x) {
   return x;
 }
 
+// One instruction where the hardware has it; F32 in an order of unsigned integers.
+LILY_FN uint simd_min(uint x) { uint r; asm volatile("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(x)); return r; }
+LILY_FN float simd_max(float x) {
+  uint u = __float_as_uint(x), r;
+  u = u & 0x80000000u ? ~u : u | 0x80000000u;
+  asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(u));
+  return __uint_as_float(r & 0x80000000u ? r & 0x7fffffffu : ~r);
+}
+
+#define LILY_RESIDENT(N) // for the entry's launch bounds
+
+// Kernels of a graph may overlap (device/cuda/graph.rs): the first call lets the threadgroups of the next kernel come, the
+// second waits until the kernels before this one have ended and what they wrote is there.
+LILY_FN void lily_release() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+LILY_FN void lily_await() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // simdgroup_matrix: the element pair of a lane is row lane/4, columns 2*(lane%4) and +1 (the tensor core's C layout).
 // A 16-bit matrix loaded with transpose keeps the layout of memory and says so in tr (a constant once inlined):
 // that is just what the tensor core wants for B.

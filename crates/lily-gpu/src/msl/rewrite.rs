@@ -230,6 +230,8 @@ pub(super) fn cuda_entries(p: &Program, wanted: impl Fn(&Kernel) -> bool) -> Str
             .bound()
             .map(|a| match a.access {
                 Access::Value => format!("const __grid_constant__ {} b{}", a.ty, a.index),
+                // What the compiler knows to be constant it might load before an early kernel has waited.
+                Access::Read if k.early => format!("const {}* b{}", a.ty, a.index),
                 Access::Read => format!("const {}* LILY_RESTRICT b{}", a.ty, a.index),
                 _ => format!("{}* b{}", a.ty, a.index),
             })
@@ -242,7 +244,8 @@ pub(super) fn cuda_entries(p: &Program, wanted: impl Fn(&Kernel) -> bool) -> Str
                 _ => format!("b{}", a.index),
             })
             .collect();
-        let bounds = k.max_threads.map_or(String::new(), |n| format!("__launch_bounds__({n}) "));
+        let resident = k.resident.map_or(String::new(), |n| format!(", {n}"));
+        let bounds = k.max_threads.map_or(String::new(), |n| format!("__launch_bounds__({n}{resident}) "));
         out += &format!(
             "extern \"C\" __global__ void {bounds}{n}({}) {{ lily_body_{n}({}); }}\n",
             parameters.join(", "),

@@ -43,6 +43,10 @@ pub struct Kernel {
     /// Bytes of `LILY_DYNAMIC(T, name, bytes)` in its body, 0 without it: threadgroup memory beyond the 48 KiB that CUDA lets
     /// a kernel declare.
     pub dynamic: u32,
+    /// It may begin before the kernel before it has ended: it waits on its own (`EARLY_BEGIN` in `common.metal`).
+    pub early: bool,
+    /// N of `LILY_RESIDENT(N)` in its body: threadgroups that a multiprocessor should have room for, which bounds the registers.
+    pub resident: Option<u32>,
     /// Tokens: of `kernel`, and of the parenthesis that closes the parameters.
     pub(super) span: (usize, usize),
 }
@@ -108,13 +112,29 @@ fn kernel(p: &Program, start: usize) -> Result<Kernel, MslError> {
         arguments.push(argument(p, parameter)?);
     }
     let (max_threads, dynamic) = (max_threads(p, start)?, dynamic(p, close)?);
-    let kernel = Kernel { name, arguments, max_threads, dynamic, span: (start, close) };
+    let body = body(t, close);
+    let early = body.iter().any(|x| x.text == "lily_release");
+    let resident = match body.iter().position(|x| x.text == "LILY_RESIDENT") {
+        Some(i) => Some(number(p, &body[i + 2])? as u32),
+        None => None,
+    };
+    let kernel = Kernel { name, arguments, max_threads, dynamic, early, resident, span: (start, close) };
     for (i, a) in kernel.bound().enumerate() {
         if a.index != i {
             return Err(p.error(&t[start], format!("kernel {}: no argument has index {i}", kernel.name)));
         }
     }
     Ok(kernel)
+}
+
+/// The tokens from the brace behind `close` to the one that closes it.
+fn body(t: &[Token], close: usize) -> &[Token] {
+    let mut depth = 0;
+    let end = t.iter().skip(close + 1).position(|x| {
+        depth += i32::from(x.text == "{") - i32::from(x.text == "}");
+        depth == 0
+    });
+    &t[close + 1..end.map_or(t.len(), |n| close + 1 + n)]
 }
 
 /// From the attribute that ends just before `kernel`.

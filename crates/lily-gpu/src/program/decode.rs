@@ -5,10 +5,10 @@ use lily_model::{LayerKind, Shape, Top};
 use super::{Held, Part, Program, full_stride, linear_stride, read_floats, read_words, words};
 use crate::gpu::{Contents, Gpu, GpuError, Ticket};
 use crate::kernels::{
-    ARGMAX_BLOCKS, Argmax, AttentionDecode, DeviceMatrix, EMBED_PARTIALS, Element, GemvInput, GemvOutput, LinearStep,
-    MoeDownStep, MoeGateUpStep, QkNormRope, Rows, StepNorm, TOP_K, TopK, View, affine_gemv, argmax, attention_decode,
-    attention_decode_scratch, embed_gather, gemv_partials, linear_step, moe_down_step, moe_gate_up_step, moe_partials,
-    qk_norm_rope, top_k, top_k_scratch,
+    ARGMAX_BLOCKS, Argmax, AttentionDecode, Body, DeviceMatrix, EMBED_PARTIALS, Element, GemvInput, GemvOutput,
+    LinearStep, MoeDownStep, MoeGateUpStep, NO_TOKEN, QkNormRope, Rows, StepNorm, TOP_K, TopK, View, affine_gemv,
+    argmax, attention_decode, attention_decode_scratch, embed_gather, gemv_partials, linear_step, moe_down_step,
+    moe_gate_up_step, moe_partials, qk_norm_rope, top_k, top_k_scratch,
 };
 use crate::weights::DeviceMixer;
 
@@ -53,7 +53,7 @@ struct Set<B> {
     /// `[batch × table_stride]`: KV pages.
     table: B,
     table_stride: u32,
-    /// `[batch]`: the tokens of the step.
+    /// `[2 × batch]`: the tokens of the step; behind those that the device chose, the first logit of each that is no number.
     tokens: B,
     /// `[batch × vocab]`.
     logits: B,
@@ -94,23 +94,18 @@ impl<B> Steps<B> {
                 slots: f(2)?,
                 table: f(1)?,
                 table_stride: 1,
-                tokens: f(1)?,
+                tokens: f(2)?,
                 logits: f(s.vocab)?,
             })
         };
-        let hidden = s.hidden as u32;
-        let partials = [
-            EMBED_PARTIALS,
-            gemv_partials(hidden, s.value_dim() as u32),
-            gemv_partials(hidden, s.query_dim() as u32),
-            moe_partials(hidden, s.expert_width as u32, s.shared_width as u32),
-        ];
+        // No kernel writes more sums than one for four rows.
+        let partials = s.hidden.div_ceil(4).max(EMBED_PARTIALS as usize);
         let blocks = ARGMAX_BLOCKS.max(top_k_scratch(s.vocab as u32, TOP_K));
         Ok(Self {
             sets: [set()?, set()?],
             turn: 0,
             x: f(s.hidden)?,
-            partials: f(partials.into_iter().max().unwrap_or(1) as usize)?,
+            partials: f(partials)?,
             projections: f(linear_stride(s).max(full_stride(s)))?,
             q: f(s.query_dim())?,
             mixed: f(s.value_dim().max(s.query_dim()))?,
@@ -120,7 +115,7 @@ impl<B> Steps<B> {
             attention: f(1)?,
             attention_bytes: 4 * BATCH,
             block_values: f(blocks as usize)?,
-            block_ids: f(blocks as usize)?,
+            block_ids: f(2 * blocks as usize)?,
             top_values: f(TOP_K as usize)?,
             top_ids: f(TOP_K as usize)?,
         })
@@ -188,11 +183,18 @@ impl<G: Gpu> Program<G> {
     /// Waits for a step and reads the tokens that it chose.
     ///
     /// # Errors
-    /// Of the device.
+    /// Of the device; [`GpuError::NotFinite`] where a logit is NaN or +∞.
     pub fn finish_tokens(&mut self, step: Step) -> Result<Vec<u32>, GpuError> {
-        let (set, batch) = (1 - step.set, step.batch);
+        let (set, batch) = (step.set, step.batch);
         self.wait_step(step)?;
-        read_words(&self.gpu, &self.steps.sets[set].tokens, batch)
+        let mut tokens = read_words(&self.gpu, &self.steps.sets[1 - set].tokens, 2 * batch)?;
+        let broken = tokens.split_off(batch);
+        if let Some((row, &id)) = broken.iter().enumerate().find(|(_, id)| **id != NO_TOKEN) {
+            let at = 4 * (row as u64 * self.shape.vocab as u64 + u64::from(id));
+            let value = read_floats(&self.gpu, View::at(&self.steps.sets[set].logits, at), 1)?[0];
+            return Err(GpuError::NotFinite { id, value });
+        }
+        Ok(tokens)
     }
 
     /// Waits for a step and reads the largest logits, `k` for each sequence.
@@ -240,7 +242,8 @@ impl<G: Gpu> Program<G> {
 
     /// Scratch of attention for the longest sequence.
     fn grow_attention(&mut self, now: &Now) -> Result<(), GpuError> {
-        let need = attention_decode_scratch(now.batch, self.shape.query_heads as u32, now.longest);
+        let (body, element) = (self.options.body, self.options.element);
+        let need = attention_decode_scratch(body, element, now.batch, self.shape.query_heads as u32, now.longest);
         if need > self.steps.attention_bytes {
             let bytes = need.next_power_of_two();
             self.steps.attention = self.gpu.allocate(bytes, Contents::Activations)?;
@@ -254,10 +257,6 @@ impl<G: Gpu> Program<G> {
         let tokens = View::of(&self.steps.sets[now.set].tokens);
         let (x, partials) = (View::of(&self.steps.x), Some(View::of(&self.steps.partials)));
         embed_gather(&mut self.gpu, &self.weights.embed, tokens, x, partials, now.batch)?;
-        let s = &self.shape;
-        let hidden = s.hidden as u32;
-        let [from_linear, from_full] = [s.value_dim(), s.query_dim()].map(|width| gemv_partials(hidden, width as u32));
-        let from_moe = moe_partials(hidden, s.expert_width as u32, s.shared_width as u32);
         let mut count = EMBED_PARTIALS;
         let (mut linear, mut full) = (0, 0);
         for layer in 0..self.shape.layers.len() {
@@ -265,30 +264,36 @@ impl<G: Gpu> Program<G> {
             self.mark(Part::Layer(kind));
             match kind {
                 LayerKind::Linear => {
-                    self.linear_layer(now, layer, linear, count)?;
-                    (count, linear) = (from_linear, linear + 1);
+                    count = self.linear_layer(now, layer, linear, count)?;
+                    linear += 1;
                 }
                 LayerKind::Full => {
-                    self.full_layer(now, layer, full, count)?;
-                    (count, full) = (from_full, full + 1);
+                    count = self.full_layer(now, layer, full, count)?;
+                    full += 1;
                 }
             }
-            self.moe_layer(now, layer, count)?;
-            count = from_moe;
+            count = self.moe_layer(now, layer, count)?;
         }
         self.mark(Part::Head);
         self.head_layer(now, count, choice)
     }
 
-    /// A linear layer's mixer, added to the residual stream.
-    fn linear_layer(&mut self, now: &Now, layer: usize, index: usize, count: u32) -> Result<(), GpuError> {
-        let Self { gpu, shape, weights, pools, steps: s, .. } = self;
+    /// A linear layer's mixer, added to the residual stream. Returns how many sums of squares the stream has now, as the others do.
+    fn linear_layer(&mut self, now: &Now, layer: usize, index: usize, count: u32) -> Result<u32, GpuError> {
+        let Self { gpu, shape, weights, pools, steps: s, options, .. } = self;
         let DeviceMixer::Linear(w) = &weights.layers[layer].mixer else { unreachable!("the shape says so") };
         let stride = linear_stride(shape) as u32;
         let [qkv, z, a, b] = &w.inputs;
         let norm = s.norm(&weights.layers[layer].input_norm, count, shape);
         let output = GemvOutput::Rows { y: View::of(&s.projections), stride };
-        affine_gemv(gpu, &[qkv, z, a, b], &GemvInput::Normed { x: View::of(&s.x), norm }, &output, now.batch)?;
+        affine_gemv(
+            gpu,
+            options.body,
+            &[qkv, z, a, b],
+            &GemvInput::Normed { x: View::of(&s.x), norm },
+            &output,
+            now.batch,
+        )?;
         linear_step(
             gpu,
             shape,
@@ -308,11 +313,11 @@ impl<G: Gpu> Program<G> {
                 batch: now.batch,
             },
         )?;
-        s.add(gpu, &w.out, now.batch)
+        s.add(gpu, options.body, &w.out, now.batch)
     }
 
     /// A full layer's mixer, added to the residual stream.
-    fn full_layer(&mut self, now: &Now, layer: usize, index: usize, count: u32) -> Result<(), GpuError> {
+    fn full_layer(&mut self, now: &Now, layer: usize, index: usize, count: u32) -> Result<u32, GpuError> {
         let Self { gpu, shape, weights, pools, steps: s, options, frequencies, .. } = self;
         let DeviceMixer::Full(w) = &weights.layers[layer].mixer else { unreachable!("the shape says so") };
         let set = &s.sets[now.set];
@@ -321,7 +326,7 @@ impl<G: Gpu> Program<G> {
         let [q, k, v] = &w.inputs;
         let norm = s.norm(&weights.layers[layer].input_norm, count, shape);
         let output = GemvOutput::Rows { y: View::of(&s.projections), stride };
-        affine_gemv(gpu, &[q, k, v], &GemvInput::Normed { x: View::of(&s.x), norm }, &output, now.batch)?;
+        affine_gemv(gpu, options.body, &[q, k, v], &GemvInput::Normed { x: View::of(&s.x), norm }, &output, now.batch)?;
         let (query_heads, kv_heads) = (shape.query_heads as u32, shape.kv_heads as u32);
         let positions = View::of(&set.positions);
         qk_norm_rope(
@@ -345,6 +350,7 @@ impl<G: Gpu> Program<G> {
         attention_decode(
             gpu,
             &AttentionDecode {
+                body: options.body,
                 q: View::of(&s.q),
                 kv,
                 positions,
@@ -358,22 +364,23 @@ impl<G: Gpu> Program<G> {
                 kv_heads,
             },
         )?;
-        s.add(gpu, &w.out, now.batch)
+        s.add(gpu, options.body, &w.out, now.batch)
     }
 
     /// Router and experts, added to the residual stream.
-    fn moe_layer(&mut self, now: &Now, layer: usize, count: u32) -> Result<(), GpuError> {
-        let Self { gpu, shape, weights, steps: s, .. } = self;
+    fn moe_layer(&mut self, now: &Now, layer: usize, count: u32) -> Result<u32, GpuError> {
+        let Self { gpu, shape, weights, steps: s, options, .. } = self;
         let w = &weights.layers[layer];
         let (experts, chosen) = (shape.experts as u32, shape.experts_per_token as u32);
         let norm = s.norm(&w.post_norm, count, shape);
         let x = View::of(&s.x);
         let [router, gate] = &w.moe.router;
         let output = GemvOutput::Rows { y: View::of(&s.router), stride: experts + 1 };
-        affine_gemv(gpu, &[router, gate], &GemvInput::Normed { x, norm }, &output, now.batch)?;
+        affine_gemv(gpu, options.body, &[router, gate], &GemvInput::Normed { x, norm }, &output, now.batch)?;
         moe_gate_up_step(
             gpu,
             &MoeGateUpStep {
+                body: options.body,
                 gate: &w.moe.gate,
                 up: &w.moe.up,
                 shared_gate: &w.moe.shared_gate,
@@ -392,6 +399,7 @@ impl<G: Gpu> Program<G> {
         moe_down_step(
             gpu,
             &MoeDownStep {
+                body: options.body,
                 down: &w.moe.down,
                 shared_down: &w.moe.shared_down,
                 experts: View::of(&s.experts),
@@ -402,17 +410,18 @@ impl<G: Gpu> Program<G> {
                 count: experts,
                 chosen,
             },
-        )
+        )?;
+        Ok(moe_partials(options.body, &w.moe.down, &w.moe.shared_down, chosen))
     }
 
     /// Final norm, head, and the choice of the next tokens.
     fn head_layer(&mut self, now: &Now, count: u32, choice: Choice) -> Result<(), GpuError> {
-        let Self { gpu, shape, weights, steps: s, .. } = self;
+        let Self { gpu, shape, weights, steps: s, options, .. } = self;
         let (set, next) = (&s.sets[now.set], &s.sets[1 - now.set]);
         let stride = shape.vocab as u32;
         let input = GemvInput::Normed { x: View::of(&s.x), norm: s.norm(&weights.norm, count, shape) };
         let output = GemvOutput::Rows { y: View::of(&set.logits), stride };
-        affine_gemv(gpu, &[&weights.lm_head], &input, &output, now.batch)?;
+        affine_gemv(gpu, options.body, &[&weights.lm_head], &input, &output, now.batch)?;
         match choice {
             Choice::None => Ok(()),
             Choice::Greedy { vocab } => argmax(
@@ -452,9 +461,16 @@ impl<B> Steps<B> {
     }
 
     /// Output projection of a mixer, added to the residual stream.
-    fn add<G: Gpu<Buffer = B>>(&self, gpu: &mut G, out: &DeviceMatrix<B>, batch: u32) -> Result<(), GpuError> {
+    fn add<G: Gpu<Buffer = B>>(
+        &self,
+        gpu: &mut G,
+        body: Body,
+        out: &DeviceMatrix<B>,
+        batch: u32,
+    ) -> Result<u32, GpuError> {
         let input = GemvInput::Rows { x: View::of(&self.mixed), stride: out.cols };
         let output = GemvOutput::Residual { x: View::of(&self.x), partials: View::of(&self.partials) };
-        affine_gemv(gpu, &[out], &input, &output, batch)
+        affine_gemv(gpu, body, &[out], &input, &output, batch)?;
+        Ok(gemv_partials(body, out))
     }
 }

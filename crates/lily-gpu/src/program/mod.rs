@@ -48,6 +48,9 @@ impl Default for Options {
     }
 }
 
+/// Pages of random keys and values that [`Program::begin_filled`] draws.
+const FILLED_PAGES: usize = 16;
+
 /// A part of the model, for counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
@@ -185,8 +188,10 @@ impl<G: Gpu> Program<G> {
                 })
                 .collect()
         };
-        for page in &held.pages {
-            self.gpu.upload(self.pools.kv(), u64::from(page.index()) * sizes.page, &random(sizes.page))?;
+        // Long contexts repeat some pages: no two neighbours are alike.
+        let drawn: Vec<Vec<u8>> = held.pages.iter().take(FILLED_PAGES).map(|_| random(sizes.page)).collect();
+        for (page, values) in held.pages.iter().zip(drawn.iter().cycle()) {
+            self.gpu.upload(self.pools.kv(), u64::from(page.index()) * sizes.page, values)?;
         }
         let slot = u64::from(held.slots.past());
         for layer in 0..sizes.layers as usize {

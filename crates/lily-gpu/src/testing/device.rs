@@ -53,6 +53,11 @@ pub fn bodies() -> Vec<(Body, Element)> {
     vec![(Body::Simdgroup, Element::F32), (Body::Simdgroup, Element::Bf16), (last, Element::Bf16)]
 }
 
+/// What multiplies in a decoded token's products on this device.
+pub fn step_bodies() -> Vec<Body> {
+    if counts() { vec![Body::Simdgroup] } else { vec![Body::Simdgroup, Body::Mma] }
+}
+
 /// The same on each device.
 macro_rules! each {
     ($self:expr, $gpu:ident => $call:expr) => {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use lily_cpu::oracle::{inv_freq, rope};
 use lily_gpu::kernels::{
-    ATTENTION_BLOCK, AttentionDecode, AttentionPrefill, Element, KV_PAGE, KvPool, QkNormRope, Rows, View,
+    ATTENTION_BLOCK, AttentionDecode, AttentionPrefill, Body, Element, KV_PAGE, KvPool, QkNormRope, Rows, View,
     attention_decode, attention_decode_scratch, attention_prefill, qk_norm_rope,
 };
 use lily_gpu::{Contents, Gpu};
@@ -262,7 +262,7 @@ fn decode<G: Gpu>(
     let (q, projections) = (lab.input(&q)?, lab.input(&projections)?);
     let positions = lab.words(&counts.iter().map(|&n| n as u32 - 1).collect::<Vec<_>>())?;
     let out = lab.output(want.len())?;
-    let scratch = attention_decode_scratch(counts.len() as u32, heads as u32, longest as u32);
+    let scratch = attention_decode_scratch(Body::Simdgroup, element, counts.len() as u32, heads as u32, longest as u32);
     let scratch = lab.gpu.allocate(scratch.max(16), Contents::Activations)?;
     let read = counts.iter().sum::<usize>() * 2 * kv_heads * HEAD;
     lab.check(
@@ -272,6 +272,7 @@ fn decode<G: Gpu>(
         2e-5,
         |gpu| {
             let a = AttentionDecode {
+                body: Body::Simdgroup,
                 q: View::of(&q),
                 kv: cache.view(),
                 positions: View::of(&positions),

@@ -253,6 +253,7 @@ fn step<G: Gpu>(
         1e-5,
         |gpu| {
             let s = MoeGateUpStep {
+                body: Body::Simdgroup,
                 gate: &gate.device,
                 up: &up.device,
                 shared_gate: &shared_gate.device,
@@ -273,7 +274,7 @@ fn step<G: Gpu>(
     );
     // From the reference's inner values, so that an error stays where it is.
     let (act, ids) = (lab.input(&act)?, lab.words(&ids)?);
-    let partials = moe_partials(hidden as u32, width as u32, width as u32) as usize;
+    let partials = moe_partials(Body::Simdgroup, &down.device, &shared_down.device, chosen) as usize;
     let partials_out = lab.output(batch as usize * partials)?;
     let squares: Vec<f32> = after.chunks_exact(hidden).map(squares).collect();
     lab.check(
@@ -283,6 +284,7 @@ fn step<G: Gpu>(
         1e-5,
         |gpu| {
             let s = MoeDownStep {
+                body: Body::Simdgroup,
                 down: &down.device,
                 shared_down: &shared_down.device,
                 experts: View::of(&ids),

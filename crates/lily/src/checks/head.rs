@@ -1,7 +1,9 @@
 //! What follows the logits, and copies.
 
 use anyhow::Result;
-use lily_gpu::kernels::{ARGMAX_BLOCKS, Argmax, CopySlices, TopK, View, argmax, copy_slices, top_k, top_k_scratch};
+use lily_gpu::kernels::{
+    ARGMAX_BLOCKS, Argmax, CopySlices, NO_TOKEN, TopK, View, argmax, copy_slices, top_k, top_k_scratch,
+};
 use lily_gpu::{Contents, Gpu};
 
 use super::lab::{Lab, Work, equal};
@@ -36,7 +38,7 @@ fn tokens<G: Gpu>(lab: &mut Lab<'_, G>, rows: usize, vocab: usize, stride: usize
     let best: Vec<u32> = ids.chunks_exact(k).map(|row| row[0]).collect();
     let logits = lab.input(&logits)?;
     let blocks = rows * ARGMAX_BLOCKS as usize;
-    let (block_values, block_indices, out) = (lab.output(blocks)?, lab.output(blocks)?, lab.output(rows)?);
+    let (block_values, block_indices, out) = (lab.output(blocks)?, lab.output(2 * blocks)?, lab.output(2 * rows)?);
     let shape = format!("{rows} rows of {vocab}");
     let bytes = Work::Bytes(4 * (rows * vocab) as u64);
     lab.check(
@@ -56,7 +58,7 @@ fn tokens<G: Gpu>(lab: &mut Lab<'_, G>, rows: usize, vocab: usize, stride: usize
             };
             argmax(gpu, &a)
         },
-        |lab| Ok(equal(&lab.read_words(&out)?, &best)),
+        |lab| Ok(equal(&lab.read_words(&out)?, &[&best[..], &vec![NO_TOKEN; rows]].concat())),
     );
     let scratch = rows * top_k_scratch(vocab as u32, k as u32) as usize;
     let (block_values, block_ids) = (lab.output(scratch)?, lab.output(scratch)?);

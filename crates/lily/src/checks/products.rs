@@ -74,7 +74,7 @@ fn gemv<G: Gpu>(lab: &mut Lab<'_, G>, cols: usize, shapes: &[(usize, u32)], batc
             let devices: Vec<_> = all.iter().map(|m| &m.device).collect();
             let input = GemvInput::Normed { x: View::of(&x), norm };
             let output = GemvOutput::Rows { y: View::of(&y), stride: outputs as u32 };
-            affine_gemv(gpu, &devices, &input, &output, batch as u32)
+            affine_gemv(gpu, Body::Simdgroup, &devices, &input, &output, batch as u32)
         },
         |lab| Ok(difference(&lab.read(&y)?, &want)),
     );
@@ -88,7 +88,7 @@ fn residual<G: Gpu>(lab: &mut Lab<'_, G>, rows: usize, cols: usize, batch: usize
     let want: Vec<f32> = m.times(Element::F32, &input).iter().zip(&stream).map(|(a, b)| a + b).collect();
     let squares: Vec<f32> =
         want.chunks_exact(rows).map(|r| r.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() as f32).collect();
-    let count = gemv_partials(rows as u32, cols as u32);
+    let count = gemv_partials(Body::Simdgroup, &m.device);
     let (input, stream) = (lab.input(&input)?, lab.input(&stream)?);
     let partials = lab.output(batch * count as usize)?;
     lab.check(
@@ -99,7 +99,7 @@ fn residual<G: Gpu>(lab: &mut Lab<'_, G>, rows: usize, cols: usize, batch: usize
         |gpu| {
             let from = GemvInput::Rows { x: View::of(&input), stride: cols as u32 };
             let to = GemvOutput::Residual { x: View::of(&stream), partials: View::of(&partials) };
-            affine_gemv(gpu, &[&m.device], &from, &to, batch as u32)
+            affine_gemv(gpu, Body::Simdgroup, &[&m.device], &from, &to, batch as u32)
         },
         |lab| {
             let sums: Vec<f32> = lab.read(&partials)?.chunks_exact(count as usize).map(|p| p.iter().sum()).collect();

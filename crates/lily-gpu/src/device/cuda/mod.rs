@@ -54,13 +54,15 @@ fn ok(code: sys::CUresult, what: &str) -> Call<()> {
 pub struct Options {
     /// Command buffers that repeat become graphs; otherwise each dispatch is launched alone.
     pub graphs: bool,
+    /// Kernels of a graph that can begin early do so, where the device is able to (Hopper and later).
+    pub overlap: bool,
     /// Where compiled kernels are kept; `None` keeps none.
     pub cache: Option<std::path::PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { graphs: true, cache: cache_folder() }
+        Self { graphs: true, overlap: true, cache: cache_folder() }
     }
 }
 
@@ -180,6 +182,7 @@ pub struct Cuda {
     compiler: Compiler,
     name: String,
     graphs: Option<Graphs>,
+    overlap: bool,
     /// Commands, in order.
     stream: sys::CUstream,
     /// Copies from and to the host, which wait for no command.
@@ -268,7 +271,10 @@ impl Cuda {
             ok(sys::cuStreamCreate(&mut stream, apart), "a stream")?;
             ok(sys::cuStreamCreate(&mut copies, apart), "a stream")?;
         }
-        let compiler = Compiler::new(context.capability()?, driver, options.cache)?;
+        let capability = context.capability()?;
+        // Edges between kernels that overlap came with CUDA 12.3.
+        let overlap = options.overlap && capability.0 >= 9 && driver >= 12030;
+        let compiler = Compiler::new(capability, driver, options.cache)?;
         let name = name.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect::<Vec<_>>();
         Ok(Self {
             context,
@@ -276,6 +282,7 @@ impl Cuda {
             compiler,
             name: String::from_utf8_lossy(&name).into_owned(),
             graphs: options.graphs.then(Graphs::default),
+            overlap,
             stream,
             copies,
             open: Commands::default(),
@@ -391,7 +398,9 @@ pub fn compile_for(capability: (i32, i32)) -> Result<Vec<Compiled>, GpuError> {
 
 /// Calls `one` for every kernel; the first error ends it.
 fn compile_in_parallel(workers: usize, one: impl Fn(&'static Kernel) -> Call<()> + Sync) -> Call<()> {
-    let kernels = Mutex::new(programs().iter().flat_map(|p| p.kernels().iter()));
+    let stands = |i: usize, k: &Kernel| i == usize::from(crate::is_mma(&k.name));
+    let all = programs().iter().enumerate();
+    let kernels = Mutex::new(all.flat_map(|(i, p)| p.kernels().iter().filter(move |k| stands(i, k))));
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..workers {
@@ -489,7 +498,8 @@ impl Gpu for Cuda {
             }
         }
         let (groups, threads) = (launch.groups, launch.threads);
-        self.open.launches.push(Recorded { function, groups, threads, dynamic: kernel.dynamic, words, starts });
+        let (early, dynamic) = (kernel.early && self.overlap, kernel.dynamic);
+        self.open.launches.push(Recorded { function, groups, threads, dynamic, early, words, starts });
         let name: Arc<str> = kernel.name.as_str().into();
         self.open.dispatches.push(Dispatched { kernel: name, groups, traffic: Vec::new() });
         Ok(())
