@@ -53,6 +53,7 @@ const MMA_PARTS: &[(&str, &str)] = &[
     ("hopper/products_mma.metal", include_str!("kernels/hopper/products_mma.metal")),
     ("hopper/attention_decode_mma.metal", include_str!("kernels/hopper/attention_decode_mma.metal")),
     ("hopper/step_mma.metal", include_str!("kernels/hopper/step_mma.metal")),
+    ("hopper/attention_mma.metal", include_str!("kernels/hopper/attention_mma.metal")),
 ];
 
 /// Whether a kernel stands in CUDA's second text.

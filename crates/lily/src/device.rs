@@ -121,7 +121,7 @@ impl Chosen {
             }
             #[cfg(target_os = "linux")]
             (Self::Cuda(gpu), _) => {
-                let options = Options { body: lily_gpu::kernels::Body::Mma, ..Options::default() };
+                let options = Options { body: gpu.body()?, ..Options::default() };
                 Box::new(GpuModel::new(*gpu, shape, weights, options)?)
             }
             #[cfg(feature = "emulated")]

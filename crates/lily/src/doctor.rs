@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use lily_gpu::kernels::Body;
+
 use crate::cli::DoctorArgs;
 use crate::device::{Chosen, choose};
 
@@ -14,13 +16,15 @@ pub fn doctor(args: DoctorArgs) -> Result<ExitCode> {
         #[cfg(target_os = "macos")]
         Chosen::Metal(mut gpu) => {
             let without = gpu.without_tensor().map(str::to_owned);
-            crate::checks::examine(&mut gpu, without.as_deref(), args.full)
+            crate::checks::examine(&mut gpu, without.as_deref().map_or(Ok(Body::Tensor), Err), args.full)
         }
         #[cfg(target_os = "linux")]
         Chosen::Cuda(mut gpu) => {
-            crate::checks::examine(&mut *gpu, Some("tensor operations are those of Apple's GPUs"), args.full)
+            let body = gpu.body()?;
+            let fast = if body == Body::Mma { Ok(body) } else { Err("faster kernels are for Hopper GPUs") };
+            crate::checks::examine(&mut *gpu, fast, args.full)
         }
         #[cfg(feature = "emulated")]
-        Chosen::Emulated(mut gpu) => crate::checks::examine(&mut gpu, None, args.full),
+        Chosen::Emulated(mut gpu) => crate::checks::examine(&mut gpu, Ok(Body::Tensor), args.full),
     }
 }

@@ -336,8 +336,10 @@ fn attention<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
     let projections = random.floats(gpu, (rows * stride) as usize, 1.0)?;
     let q = random.bf16(gpu, (rows * heads * 256) as usize, 0.2, Contents::Activations)?;
     let out = room(gpu, (rows * heads * 256) as usize)?;
-    for start in [0, context - rows] {
+    let starts = [0, context - rows];
+    for (body, start) in starts.into_iter().flat_map(|s| [(Body::Simdgroup, s), (Body::Mma, s)]) {
         let a = AttentionPrefill {
+            body,
             q: View::of(&q),
             kv,
             projections: View::of(&projections),
@@ -350,7 +352,7 @@ fn attention<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
         };
         let t = time(gpu, 1, |g, _| attention_prefill(g, &a))?;
         let pairs = f64::from(rows) * (f64::from(start) + f64::from(rows) / 2.0);
-        line(&format!("attention of 4096 rows from {start}"), t, 0.0, 4.0 * 256.0 * 16.0 * pairs);
+        line(&format!("attention of 4096 rows from {start}, {body:?}"), t, 0.0, 4.0 * 256.0 * 16.0 * pairs);
     }
     let q = random.floats(gpu, (8 * heads * 256) as usize, 0.2)?;
     for length in [256, 4096, context] {

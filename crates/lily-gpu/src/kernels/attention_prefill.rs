@@ -1,17 +1,23 @@
 //! Causal attention of a prompt's rows (`docs/model.md §4.2`).
 
 use super::kv::{HEAD, KvPool};
-use super::{Element, View, need};
+use super::{Body, View, need};
 use crate::args::PrefillArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
 /// Rows of a threadgroup, `PREFILL_ROWS` of the shader.
 const ROWS: u32 = 8;
+/// Rows of scores of a threadgroup with [`Body::Mma`], of all its query heads: `ATTEND_ROWS` of the shader.
+const MMA_ROWS: u32 = 128;
+/// Its threads: two warp groups that multiply, one that copies.
+const MMA_THREADS: u32 = 384;
 /// Query heads of a kv head, at most; each is a simdgroup.
 const GROUP: u32 = 8;
 
 /// Where everything lies. `q` and `out` are of the cache's element.
 pub struct AttentionPrefill<'a, B> {
+    /// What multiplies; only [`Body::Mma`] has kernels of its own here.
+    pub body: Body,
     /// Of `qk_norm_rope`: `[rows × query heads × 256]`, scaled.
     pub q: View<'a, B>,
     /// Keys and values of positions 0 to `start` + `rows` - 1; the sequence is the first of the page table.
@@ -61,11 +67,15 @@ pub fn attention_prefill<G: Gpu>(gpu: &mut G, a: &AttentionPrefill<'_, G::Buffer
         rows: a.rows,
         unused: 0,
     };
+    let body = a.body.of(a.kv.element);
+    let [f32, bf16, mma] = ["attention_prefill_f32", "attention_prefill_bf16", "attention_prefill_bf16_mma"];
+    let (groups, threads) = match body {
+        Body::Simdgroup | Body::Tensor => ([a.rows.div_ceil(ROWS), a.kv_heads], 32 * group),
+        // One dimension: the longest rows of all kv heads come first.
+        Body::Mma => ([a.rows.div_ceil(MMA_ROWS / group) * a.kv_heads, 1], MMA_THREADS),
+    };
     gpu.encode(&Launch {
-        kernel: match a.kv.element {
-            Element::F32 => "attention_prefill_f32",
-            Element::Bf16 => "attention_prefill_bf16",
-        },
+        kernel: body.kernel(a.kv.element, [f32, bf16, bf16, mma]),
         constants: &[],
         args: &[
             a.q.arg(),
@@ -75,8 +85,8 @@ pub fn attention_prefill<G: Gpu>(gpu: &mut G, a: &AttentionPrefill<'_, G::Buffer
             a.out.arg(),
             Arg::Value(&args.to_bytes()),
         ],
-        groups: [a.rows.div_ceil(ROWS), a.kv_heads, 1],
-        threads: [32 * group, 1, 1],
+        groups: [groups[0], groups[1], 1],
+        threads: [threads, 1, 1],
     })
 }
 

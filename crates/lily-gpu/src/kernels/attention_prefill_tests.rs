@@ -2,10 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::gpu::Contents;
+use crate::kernels::Element;
 use crate::kernels::kv_testing::{Cache, D, attend, element_values, read_values};
-use crate::testing::{Random, assert_close, bf16, device, floats, run, to_bf16, words};
+use crate::testing::{self, Random, assert_close, bf16, device, floats, run, to_bf16, words};
 
 struct Case {
+    body: Body,
     query_heads: usize,
     kv_heads: usize,
     element: Element,
@@ -22,6 +24,11 @@ struct Inputs {
     q: Vec<f32>,
     projections: Vec<f32>,
     stride: usize,
+}
+
+/// Bodies that have kernels of their own here.
+fn bodies() -> Vec<(Body, Element)> {
+    testing::bodies().into_iter().filter(|b| b.0 != Body::Tensor).collect()
 }
 
 fn inputs(c: &Case, seed: u32) -> Inputs {
@@ -53,6 +60,7 @@ fn compute(c: &Case, i: &Inputs, from: usize, to: usize, known: usize, seed: u32
     let projections = floats(&gpu, &i.projections[from * i.stride..to * i.stride], Contents::Activations);
     let out = gpu.allocate(((to - from) * row) as u64 * c.element.size(), Contents::Activations).unwrap();
     let a = AttentionPrefill {
+        body: c.body,
         q: View::of(&q),
         kv: cache.pool(&on),
         projections: View::of(&projections),
@@ -90,8 +98,8 @@ fn check(c: &Case, seed: u32) {
 
 #[test]
 fn the_real_heads() {
-    for element in [Element::F32, Element::Bf16] {
-        check(&Case { query_heads: 16, kv_heads: 2, element, start: 0, rows: 41, scale: 4.0 }, 1);
+    for (body, element) in bodies() {
+        check(&Case { body, query_heads: 16, kv_heads: 2, element, start: 0, rows: 41, scale: 4.0 }, 1);
     }
 }
 
@@ -102,8 +110,20 @@ fn both_sides_of_row_tiles_key_tiles_and_pages() {
             .into_iter()
             .enumerate()
     {
-        for element in [Element::F32, Element::Bf16] {
-            check(&Case { query_heads: 4, kv_heads: 2, element, start, rows, scale: 4.0 }, n as u32 + 11);
+        for (body, element) in bodies() {
+            check(&Case { body, query_heads: 4, kv_heads: 2, element, start, rows, scale: 4.0 }, n as u32 + 11);
+        }
+    }
+}
+
+/// Several threadgroups of the warp-group body, several tiles of keys, and rows of it that stand for no position (3 heads).
+#[test]
+fn blocks_of_128_rows() {
+    for (query_heads, kv_heads, start, rows) in
+        [(4, 2, 0, 64), (4, 2, 0, 65), (4, 2, 190, 130), (8, 1, 500, 33), (3, 1, 60, 90)]
+    {
+        for (body, element) in bodies().into_iter().filter(|b| b.0 == Body::Mma) {
+            check(&Case { body, query_heads, kv_heads, element, start, rows, scale: 9.0 }, rows as u32);
         }
     }
 }
@@ -112,14 +132,17 @@ fn both_sides_of_row_tiles_key_tiles_and_pages() {
 #[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn bits_do_not_depend_on_cuts() {
-    for element in [Element::F32, Element::Bf16] {
-        let c = Case { query_heads: 2, kv_heads: 1, element, start: 0, rows: 150, scale: 4.0 };
+    for (body, element) in bodies() {
+        let c = Case { body, query_heads: 2, kv_heads: 1, element, start: 0, rows: 150, scale: 4.0 };
         let i = inputs(&c, 31);
         let whole = compute(&c, &i, 0, 150, 150, 31);
         for cuts in [vec![0, 64, 128, 150], vec![0, 64, 150], vec![0, 128, 150], vec![0, 3, 70, 71, 150]] {
             let parts: Vec<f32> =
                 cuts.windows(2).flat_map(|w| compute(&c, &i, w[0], w[1], w[1], 32 + w[0] as u32)).collect();
-            assert!(whole.iter().zip(&parts).all(|(a, b)| a.to_bits() == b.to_bits()), "{element:?} cut at {cuts:?}");
+            assert!(
+                whole.iter().zip(&parts).all(|(a, b)| a.to_bits() == b.to_bits()),
+                "{body:?}, {element:?} cut at {cuts:?}"
+            );
         }
     }
 }
@@ -127,7 +150,8 @@ fn bits_do_not_depend_on_cuts() {
 /// Gates up to ±200, and scores of a few thousand, far apart: one position takes nearly all the weight.
 #[test]
 fn large_scores() {
-    let c = Case { query_heads: 2, kv_heads: 1, element: Element::F32, start: 60, rows: 10, scale: 3000.0 };
+    let (body, element) = (Body::Simdgroup, Element::F32);
+    let c = Case { body, query_heads: 2, kv_heads: 1, element, start: 60, rows: 10, scale: 3000.0 };
     let mut i = inputs(&c, 41);
     i.projections.iter_mut().for_each(|v| *v *= 50.0);
     // Products of this size round by more than the softmax shows else.
@@ -137,8 +161,13 @@ fn large_scores() {
 /// Keys and values far behind 2^32 values of a pool that takes memory only where it is touched.
 #[test]
 fn pages_beyond_32_bit_indices() {
-    let c = Case { query_heads: 1, kv_heads: 1, element: Element::Bf16, start: 63, rows: 4, scale: 4.0 };
-    let i = inputs(&c, 51);
+    for (body, element) in bodies().into_iter().filter(|b| b.1 == Element::Bf16) {
+        far_pages(&Case { body, query_heads: 1, kv_heads: 1, element, start: 63, rows: 4, scale: 4.0 });
+    }
+}
+
+fn far_pages(c: &Case) {
+    let i = inputs(c, 51);
     let mut gpu = device(51);
     let page_stride = 2 * 64 * D;
     let pool = gpu.allocate(10 << 30, Contents::Cache).unwrap();
@@ -155,6 +184,7 @@ fn pages_beyond_32_bit_indices() {
     let projections = floats(&gpu, &i.projections, Contents::Activations);
     let out = gpu.allocate((c.rows * D * 2) as u64, Contents::Activations).unwrap();
     let a = AttentionPrefill {
+        body: c.body,
         q: View::of(&q),
         kv: KvPool {
             pool: View::of(&pool),
@@ -173,22 +203,23 @@ fn pages_beyond_32_bit_indices() {
     };
     attention_prefill(&mut gpu, &a).unwrap();
     run(&mut gpu).unwrap();
-    assert_close(&read_values(&gpu, &out, Element::Bf16), &reference(&c, &i), 6e-3);
+    assert_close(&read_values(&gpu, &out, Element::Bf16), &reference(c, &i), 6e-3);
 }
 
 #[test]
 #[should_panic(expected = "query heads on")]
 fn query_heads_that_kv_heads_do_not_divide_are_refused() {
-    check(&Case { query_heads: 3, kv_heads: 2, element: Element::F32, start: 0, rows: 1, scale: 1.0 }, 1);
+    let (body, element) = (Body::Simdgroup, Element::F32);
+    check(&Case { body, query_heads: 3, kv_heads: 2, element, start: 0, rows: 1, scale: 1.0 }, 1);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 10, failure_persistence: None, ..ProptestConfig::default() })]
     #[cfg_attr(sanitized, ignore = "large")]
     #[test]
-    fn any_shape(group in 1usize..=8, kv_heads in 1usize..=2, start in 0usize..150, rows in 1usize..30, bf16: bool,
-                 seed in 1u32..1000) {
-        let element = if bf16 { Element::Bf16 } else { Element::F32 };
-        check(&Case { query_heads: group * kv_heads, kv_heads, element, start, rows, scale: 5.0 }, seed);
+    fn any_shape(group in 1usize..=8, kv_heads in 1usize..=2, start in 0usize..150, rows in 1usize..30,
+                 body in 0usize..bodies().len(), seed in 1u32..1000) {
+        let (body, element) = bodies()[body];
+        check(&Case { body, query_heads: group * kv_heads, kv_heads, element, start, rows, scale: 5.0 }, seed);
     }
 }

@@ -171,7 +171,8 @@ LILY_FN void simdgroup_multiply_accumulate(simdgroup_matrix<float, 8, 8>& d, con
 #endif
 }
 #include "mma.h"
-extern __shared__ __align__(128) char lily_dyn[];
+#include "wgmma.h"
+extern __shared__ __align__(1024) char lily_dyn[];
 #define LILY_DYNAMIC(T, name, bytes) T* name = (T*)lily_dyn
 LILY_FN uint3 lily_threadgroup_position_in_grid() { return uint3(blockIdx.x, blockIdx.y, blockIdx.z); }
 LILY_FN uint3 lily_threadgroups_per_grid() { return uint3(gridDim.x, gridDim.y, gridDim.z); }

@@ -125,7 +125,8 @@ impl Program {
         let body = rewrite::rewrite(self, Target::Cuda)?;
         let header = include_str!("cuda.h")
             .replace("#include \"vec.h\"", include_str!("vec.h"))
-            .replace("#include \"mma.h\"", include_str!("mma.h"));
+            .replace("#include \"mma.h\"", include_str!("mma.h"))
+            .replace("#include \"wgmma.h\"", include_str!("wgmma.h"));
         Ok(format!("{header}\n{body}\n{}", rewrite::cuda_entries(self, wanted)))
     }
 

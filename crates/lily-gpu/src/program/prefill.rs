@@ -359,6 +359,7 @@ impl<G: Gpu> Program<G> {
         attention_prefill(
             gpu,
             &AttentionPrefill {
+                body: options.body,
                 q: View::of(&s.mixer),
                 kv,
                 projections: View::of(&s.wide),

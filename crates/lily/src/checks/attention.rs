@@ -9,7 +9,7 @@ use lily_gpu::kernels::{
 use lily_gpu::{Contents, Gpu};
 use lily_model::Shape;
 
-use super::lab::{Lab, Work, difference, dot, normed, rounded, sigmoid};
+use super::lab::{Lab, Work, difference, dot, elements, normed, rounded, sigmoid};
 
 const HEAD: usize = 256;
 const PAGE: usize = KV_PAGE as usize;
@@ -81,29 +81,44 @@ impl<B> Cache<B> {
     }
 }
 
-/// `qk_norm_rope`, `attention_prefill`, `attention_decode`.
+/// `qk_norm_rope` and `attention_decode`.
 pub fn check<G: Gpu>(lab: &mut Lab<'_, G>) -> Result<()> {
-    let (heads, kv_heads) = if lab.full { (16, 2) } else { (4, 2) };
+    let (heads, kv_heads) = heads(lab);
     for element in [Element::F32, Element::Bf16] {
         qk(lab, element, heads, kv_heads, None)?;
         qk(lab, element, heads, kv_heads, Some(&[0, 63, 64, 1000]))?;
-        // Both sides of a row tile, a key tile and a page.
-        for (start, rows) in [(0, 1), (0, 8), (0, 9), (63, 2), (64, 17)] {
-            prefill(lab, element, heads, kv_heads, start, rows)?;
-        }
         let block = ATTENTION_BLOCK as usize;
         for counts in [&[1][..], &[block - 1], &[block], &[block + 1], &[3, 2 * block + 5, 64]] {
             decode(lab, element, heads, kv_heads, counts)?;
         }
     }
     if lab.full {
-        prefill(lab, Element::Bf16, heads, kv_heads, 1024, 128)?;
         // Both sides of the length from which blocks are longer.
         for count in [4096, 16384, 16385] {
             decode(lab, Element::Bf16, heads, kv_heads, &[count])?;
         }
     }
     Ok(())
+}
+
+/// `attention_prefill`.
+pub fn check_prefill<G: Gpu>(lab: &mut Lab<'_, G>, body: Body) -> Result<()> {
+    let (heads, kv_heads) = heads(lab);
+    for &element in elements(body) {
+        // Both sides of a row tile, a key tile and a page.
+        for (start, rows) in [(0, 1), (0, 8), (0, 9), (63, 2), (64, 17)] {
+            prefill(lab, body, element, heads, kv_heads, start, rows)?;
+        }
+    }
+    if lab.full {
+        prefill(lab, body, Element::Bf16, heads, kv_heads, 1024, 128)?;
+    }
+    Ok(())
+}
+
+/// Query heads and kv heads.
+fn heads<G: Gpu>(lab: &Lab<'_, G>) -> (usize, usize) {
+    if lab.full { (16, 2) } else { (4, 2) }
 }
 
 /// Rows from position 5 on, or one row a sequence at `positions`.
@@ -197,6 +212,7 @@ fn gated(out: Vec<f32>, projections: &[f32], stride: usize, heads: usize) -> Vec
 
 fn prefill<G: Gpu>(
     lab: &mut Lab<'_, G>,
+    body: Body,
     element: Element,
     heads: usize,
     kv_heads: usize,
@@ -217,13 +233,14 @@ fn prefill<G: Gpu>(
     let out = lab.elements(element, &vec![0.0; want.len()], Contents::Activations)?;
     let pairs: usize = (0..rows).map(|t| start + t + 1).sum();
     lab.check(
-        "attention_prefill",
+        if body == Body::Mma { "attention mma" } else { "attention_prefill" },
         format!("{rows} rows from {start}, {heads}/{kv_heads} heads, {element:?}"),
         Work::Products((2 * pairs * heads * HEAD) as u64),
         // BF16: weights and outputs are rounded.
         if element == Element::Bf16 { 0.008 } else { 2e-5 },
         |gpu| {
             let a = AttentionPrefill {
+                body,
                 q: View::of(&q),
                 kv: cache.view(),
                 projections: View::of(&projections),

@@ -9,7 +9,7 @@ use lily_gpu::kernels::{
 };
 use lily_gpu::{Contents, Gpu};
 
-use super::lab::{Lab, TestMatrix, Work, difference, dot, equal, normed, rounded, sigmoid, silu};
+use super::lab::{Lab, TestMatrix, Work, difference, dot, elements, equal, named, normed, rounded, sigmoid, silu};
 
 const EPS: f32 = 1e-6;
 
@@ -33,8 +33,7 @@ pub fn check<G: Gpu>(lab: &mut Lab<'_, G>) -> Result<()> {
 
 /// Prefill's grouped products, and the shared expert's.
 pub fn check_prefill<G: Gpu>(lab: &mut Lab<'_, G>, body: Body) -> Result<()> {
-    let elements: &[Element] = if body == Body::Tensor { &[Element::Bf16] } else { &[Element::F32, Element::Bf16] };
-    for &element in elements {
+    for &element in elements(body) {
         for (tokens, bits, same) in [(1, 4, false), (33, 4, false), (40, 8, true), (9, 16, false)] {
             grouped(lab, body, element, [128, 64, 8, 4], tokens, bits, same)?;
         }
@@ -352,13 +351,12 @@ fn grouped<G: Gpu>(
         per_token: per_token as u32,
     };
     let out = lab.elements(element, &vec![0.0; act.len()], Contents::Activations)?;
-    let name = |tensor, plain| if body == Body::Tensor { tensor } else { plain };
     let shape = format!(
         "{tokens} tokens, {per_token} of {count}, {hidden} → {width}/{bits} {element:?}{}",
         if same { ", on one" } else { "" }
     );
     lab.check(
-        name("gate_up tensor", "grouped_gate_up"),
+        named(body, ["grouped_gate_up", "gate_up tensor", "gate_up mma"]),
         shape.clone(),
         Work::Products((2 * assignments * hidden * width) as u64),
         tolerance(element),
@@ -380,7 +378,7 @@ fn grouped<G: Gpu>(
     let act = lab.elements(element, &act, Contents::Activations)?;
     let (weights, y) = (lab.input(&weights)?, lab.output(assignments * hidden)?);
     lab.check(
-        name("down tensor", "grouped_down"),
+        named(body, ["grouped_down", "down tensor", "down mma"]),
         shape,
         Work::Products((assignments * hidden * width) as u64),
         1e-5,
@@ -411,7 +409,7 @@ fn shared<G: Gpu>(lab: &mut Lab<'_, G>, body: Body, element: Element, tokens: us
     let x = lab.elements(element, &x, Contents::Activations)?;
     let out = lab.elements(element, &vec![0.0; want.len()], Contents::Activations)?;
     lab.check(
-        if body == Body::Tensor { "gate_up tensor" } else { "grouped_gate_up" },
+        named(body, ["grouped_gate_up", "gate_up tensor", "gate_up mma"]),
         format!("shared expert, {tokens} tokens, {hidden} → {width}/4 {element:?}"),
         Work::Products((2 * tokens * hidden * width) as u64),
         tolerance(element),

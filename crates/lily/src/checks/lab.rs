@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use lily_checkpoint::synthetic::{Stream, bf16_bits, bf16_round};
-use lily_gpu::kernels::{DeviceMatrix, Element};
+use lily_gpu::kernels::{Body, DeviceMatrix, Element};
 use lily_gpu::{Contents, Gpu, GpuError};
 
 /// Seeded numbers, one after another.
@@ -112,6 +112,20 @@ impl<B> TestMatrix<B> {
         let values = u64::from(self.device.rows) * u64::from(self.device.cols);
         let groups = if self.device.bits == 16 { 0 } else { values / 16 };
         values * u64::from(self.device.bits) / 8 + groups
+    }
+}
+
+/// Elements of the inputs that a body multiplies with kernels of its own, or with those of all devices.
+pub fn elements(body: Body) -> &'static [Element] {
+    if body == Body::Simdgroup { &[Element::F32, Element::Bf16] } else { &[Element::Bf16] }
+}
+
+/// A kernel's name in the table, by body.
+pub fn named(body: Body, [simdgroup, tensor, mma]: [&'static str; 3]) -> &'static str {
+    match body {
+        Body::Simdgroup => simdgroup,
+        Body::Tensor => tensor,
+        Body::Mma => mma,
     }
 }
 

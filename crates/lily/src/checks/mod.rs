@@ -19,8 +19,8 @@ use lily_gpu::{Contents, Gpu};
 use lab::{Lab, Outcome, Work};
 
 /// Checks every kernel and prints a table; 1 where one computes something else than it should. `full`: at the dimensions
-/// of the 35B model. `without_tensor`: why the device has no tensor operations, where it has none.
-pub fn examine<G: Gpu>(gpu: &mut G, without_tensor: Option<&str>, full: bool) -> Result<ExitCode> {
+/// of the 35B model. `fast`: what else than `simdgroup_matrix` the device multiplies with in prefill, or why nothing.
+pub fn examine<G: Gpu>(gpu: &mut G, fast: Result<Body, &str>, full: bool) -> Result<ExitCode> {
     println!("{}", gpu.name());
     let copy = copy_rate(gpu)?;
     match copy {
@@ -40,24 +40,29 @@ pub fn examine<G: Gpu>(gpu: &mut G, without_tensor: Option<&str>, full: bool) ->
     products::check_decode(&mut lab)?;
     products::check_prefill(&mut lab, Body::Simdgroup)?;
     attention::check(&mut lab)?;
+    attention::check_prefill(&mut lab, Body::Simdgroup)?;
     linear::check(&mut lab)?;
     experts::check(&mut lab)?;
     experts::check_prefill(&mut lab, Body::Simdgroup)?;
     head::check(&mut lab)?;
-    let before_tensor = lab.outcomes.len();
-    if without_tensor.is_none() {
-        products::check_prefill(&mut lab, Body::Tensor)?;
-        experts::check_prefill(&mut lab, Body::Tensor)?;
+    let before_fast = lab.outcomes.len();
+    if let Ok(body) = fast {
+        products::check_prefill(&mut lab, body)?;
+        experts::check_prefill(&mut lab, body)?;
+        if body == Body::Mma {
+            attention::check_prefill(&mut lab, body)?;
+        }
     }
     let outcomes = lab.outcomes;
 
     let failures = outcomes.iter().filter(|o| !o.holds()).count();
-    let of_tensor = outcomes[before_tensor..].iter().filter(|o| !o.holds()).count();
+    let of_fast = outcomes[before_fast..].iter().filter(|o| !o.holds()).count();
     println!();
-    match (without_tensor, of_tensor) {
-        (Some(reason), _) => println!("Products of prefill: simdgroup_matrix, as {reason}."),
-        (None, 0) => println!("Products of prefill: tensor operations."),
-        (None, n) => println!(
+    match (fast, of_fast) {
+        (Err(reason), _) => println!("Products of prefill: simdgroup_matrix, as {reason}."),
+        (Ok(Body::Mma), n) => println!("Products of prefill: mma instructions; {n} of their checks failed."),
+        (Ok(_), 0) => println!("Products of prefill: tensor operations."),
+        (Ok(_), n) => println!(
             "Products of prefill: simdgroup_matrix is safe; {n} checks of tensor operations failed. \
              LILY_NO_TENSOR=1 keeps every command from using them."
         ),
@@ -128,7 +133,8 @@ mod tests {
         match lily_gpu::device::metal::Metal::open() {
             Ok(mut gpu) => {
                 let without = gpu.without_tensor().map(str::to_owned);
-                assert_eq!(examine(&mut gpu, without.as_deref(), false).unwrap(), ExitCode::SUCCESS);
+                let fast = without.as_deref().map_or(Ok(Body::Tensor), Err);
+                assert_eq!(examine(&mut gpu, fast, false).unwrap(), ExitCode::SUCCESS);
             }
             Err(error) => println!("skipped: no kernel ran on Metal: {error}"),
         }
@@ -138,7 +144,7 @@ mod tests {
     #[test]
     fn every_kernel_holds_on_the_emulator() {
         let mut gpu = crate::device::emulated().unwrap();
-        assert_eq!(examine(&mut gpu, None, false).unwrap(), ExitCode::SUCCESS);
+        assert_eq!(examine(&mut gpu, Ok(Body::Tensor), false).unwrap(), ExitCode::SUCCESS);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use lily_gpu::kernels::{
 };
 use lily_gpu::{Contents, Gpu};
 
-use super::lab::{Lab, TestMatrix, Work, difference, normed, rounded};
+use super::lab::{Lab, TestMatrix, Work, difference, elements, named, normed, rounded};
 
 const EPS: f32 = 1e-6;
 
@@ -111,8 +111,7 @@ fn residual<G: Gpu>(lab: &mut Lab<'_, G>, rows: usize, cols: usize, batch: usize
 
 /// `affine_gemm`: rows on both sides of a block and of the kernel for few rows, and weights of every width.
 pub fn check_prefill<G: Gpu>(lab: &mut Lab<'_, G>, body: Body) -> Result<()> {
-    let elements: &[Element] = if body == Body::Tensor { &[Element::Bf16] } else { &[Element::F32, Element::Bf16] };
-    for &element in elements {
+    for &element in elements(body) {
         for rows in [1, 32, 33, 64, 65] {
             gemm(lab, body, element, 128, &[(65, 4), (130, 8)], rows)?;
         }
@@ -140,7 +139,7 @@ fn gemm<G: Gpu>(
     let x = lab.elements(element, &x, Contents::Activations)?;
     let y = lab.output(rows * outputs)?;
     lab.check(
-        if body == Body::Tensor { "affine_gemm tensor" } else { "affine_gemm" },
+        named(body, ["affine_gemm", "affine_gemm tensor", "affine_gemm mma"]),
         format!("{}, {rows} rows {element:?}", described(cols, shapes)),
         Work::Products((rows * cols * outputs) as u64),
         5e-6,

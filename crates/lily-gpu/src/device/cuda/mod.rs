@@ -16,6 +16,7 @@ use lily_checkpoint::Bytes;
 
 use crate::check::check;
 use crate::gpu::{Arg, Contents, Dispatched, Finished, Gpu, GpuError, Launch, Ticket, check_range};
+use crate::kernels::Body;
 use crate::msl::{Access, Kernel, Program};
 use compile::Compiler;
 use graph::{Graphs, Recorded};
@@ -292,6 +293,14 @@ impl Cuda {
         })
     }
 
+    /// What multiplies in prefill's products: the kernels with PTX instructions are for Hopper.
+    ///
+    /// # Errors
+    /// [`GpuError::Run`].
+    pub fn body(&self) -> Result<Body, GpuError> {
+        Ok(if is_hopper(self.context.capability()?) { Body::Mma } else { Body::Simdgroup })
+    }
+
     /// Compiles every kernel that has no function constants, several at a time, so that none is compiled while a prompt waits.
     ///
     /// # Errors
@@ -299,7 +308,9 @@ impl Cuda {
     pub fn compile_all(&self) -> Result<(), GpuError> {
         let workers = std::thread::available_parallelism().map_or(1, usize::from).min(16);
         let (context, compiler) = (&*self.context, &self.compiler);
-        compile_in_parallel(workers, |kernel| context.function(compiler, kernel, &[]).map(|_| ()))
+        compile_in_parallel(self.context.capability()?, workers, |kernel| {
+            context.function(compiler, kernel, &[]).map(|_| ())
+        })
     }
 
     /// Free and all memory of the device, in bytes.
@@ -388,7 +399,7 @@ pub fn compile_for(capability: (i32, i32)) -> Result<Vec<Compiled>, GpuError> {
     let compiler = Compiler::new(capability, 0, None)?;
     let done = Mutex::new(Vec::new());
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    compile_in_parallel(workers, |kernel| {
+    compile_in_parallel(capability, workers, |kernel| {
         let code = compiler.kernel(kernel, &Context::constants(&kernel.name, &[]));
         lock(&done).push((kernel.name.clone(), code.map(|c| c.len()).map_err(|e| e.to_string())));
         Ok(())
@@ -396,9 +407,19 @@ pub fn compile_for(capability: (i32, i32)) -> Result<Vec<Compiled>, GpuError> {
     Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Calls `one` for every kernel; the first error ends it.
-fn compile_in_parallel(workers: usize, one: impl Fn(&'static Kernel) -> Call<()> + Sync) -> Call<()> {
-    let stands = |i: usize, k: &Kernel| i == usize::from(crate::is_mma(&k.name));
+/// Whether a compute capability has the instructions of `kernels/hopper/`, which no other generation keeps.
+fn is_hopper(capability: (i32, i32)) -> bool {
+    capability == (9, 0)
+}
+
+/// Calls `one` for every kernel of a device; the first error ends it.
+fn compile_in_parallel(
+    capability: (i32, i32),
+    workers: usize,
+    one: impl Fn(&'static Kernel) -> Call<()> + Sync,
+) -> Call<()> {
+    // The second text repeats kernels of the first.
+    let stands = |i: usize, k: &Kernel| i == usize::from(crate::is_mma(&k.name)) && (i == 0 || is_hopper(capability));
     let all = programs().iter().enumerate();
     let kernels = Mutex::new(all.flat_map(|(i, p)| p.kernels().iter().filter(move |k| stands(i, k))));
     let failed = Mutex::new(None);
