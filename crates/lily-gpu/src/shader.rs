@@ -20,6 +20,7 @@ const PARTS: &[(&str, &str)] = &[
     ("attention_decode.metal", include_str!("kernels/attention_decode.metal")),
     ("attention_prefill.metal", include_str!("kernels/attention_prefill.metal")),
     ("copy.metal", include_str!("kernels/copy.metal")),
+    ("gated_delta_layout.metal", include_str!("kernels/gated_delta_layout.metal")),
     ("gated_delta_chunk.metal", include_str!("kernels/gated_delta_chunk.metal")),
     ("gated_norm.metal", include_str!("kernels/gated_norm.metal")),
     ("grouped_gemm.metal", include_str!("kernels/grouped_gemm.metal")),
@@ -46,14 +47,22 @@ const TENSOR_PARTS: &[(&str, &str)] = &[
 const SHARED_PARTS: &[&str] =
     &["common.metal", "kv.metal", "moe_route.metal", "product.metal", "affine_gemm.metal", "grouped_gemm.metal"];
 
+/// Parts of the first text that `MMA_PARTS` need besides.
+const MMA_SHARED_PARTS: &[&str] = &["gated_delta_layout.metal"];
+
 /// `kernels/hopper/`: kernels with PTX instructions (`msl/mma.h`), twins of those above for NVIDIA GPUs. Their names end in
 /// `_mma`.
 const MMA_PARTS: &[(&str, &str)] = &[
+    ("hopper/f32_mma.metal", include_str!("kernels/hopper/f32_mma.metal")),
     ("hopper/product_mma.metal", include_str!("kernels/hopper/product_mma.metal")),
+    ("hopper/product_f32_mma.metal", include_str!("kernels/hopper/product_f32_mma.metal")),
+    ("hopper/product_wgmma.metal", include_str!("kernels/hopper/product_wgmma.metal")),
     ("hopper/products_mma.metal", include_str!("kernels/hopper/products_mma.metal")),
     ("hopper/attention_decode_mma.metal", include_str!("kernels/hopper/attention_decode_mma.metal")),
     ("hopper/step_mma.metal", include_str!("kernels/hopper/step_mma.metal")),
     ("hopper/attention_mma.metal", include_str!("kernels/hopper/attention_mma.metal")),
+    ("hopper/moe_map_mma.metal", include_str!("kernels/hopper/moe_map_mma.metal")),
+    ("hopper/gated_delta_chunk_mma.metal", include_str!("kernels/hopper/gated_delta_chunk_mma.metal")),
 ];
 
 /// Whether a kernel stands in CUDA's second text.
@@ -84,7 +93,8 @@ pub fn tensor_source() -> String {
 /// `kernels` has the same sizes.
 pub fn mma_source() -> String {
     let head = "using namespace metal;\n#define PRODUCT_THREADS 256\n#define GROUPED_ROWS 128\n";
-    head.to_string() + &arguments() + &joined(shared().chain(MMA_PARTS))
+    let also = PARTS.iter().filter(|part| MMA_SHARED_PARTS.contains(&part.0));
+    head.to_string() + &arguments() + &joined(shared().chain(also).chain(MMA_PARTS))
 }
 
 fn shared() -> impl Iterator<Item = &'static (&'static str, &'static str)> {

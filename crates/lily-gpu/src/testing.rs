@@ -2,7 +2,7 @@
 
 mod device;
 
-pub use device::{Buffer, TestGpu, bodies, counts, step_bodies};
+pub use device::{Buffer, TestGpu, bodies, body, counts, step_bodies};
 
 use lily_checkpoint::{Affine, Bytes, Matrix};
 

@@ -208,6 +208,35 @@ fn projections<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
             2.0 * 4096.0 * 2048.0 * 12_352.0,
         );
     }
+    gates(gpu, random)
+}
+
+/// The products of prefill that stay F32.
+fn gates<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
+    let x = random.floats(gpu, 4096 * 2048, 1.0)?;
+    let y = room(gpu, 4096 * 257)?;
+    for (name, shapes) in [("gates", [(32, 4), (32, 4)]), ("router", [(256, 8), (1, 8)])] {
+        let matrices =
+            [random.matrix(gpu, shapes[0].0, 2048, shapes[0].1)?, random.matrix(gpu, shapes[1].0, 2048, shapes[1].1)?];
+        let outputs = shapes[0].0 + shapes[1].0;
+        for rows in [256, 1024, 4096] {
+            for body in [Body::Simdgroup, Body::Mma] {
+                let product = AffineGemm {
+                    body,
+                    matrices: &[&matrices[0], &matrices[1]],
+                    x: View::of(&x),
+                    element: Element::F32,
+                    y: View::of(&y),
+                    rows,
+                    x_stride: 2048,
+                    y_stride: outputs as u32,
+                };
+                let t = time(gpu, 4, |g, _| affine_gemm(g, &product))?;
+                let operations = 2.0 * f64::from(rows) * 2048.0 * outputs as f64;
+                line(&format!("{name} of {rows} rows, F32, {body:?}"), t, 0.0, operations);
+            }
+        }
+    }
     Ok(())
 }
 
@@ -233,6 +262,7 @@ fn experts<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
     let [block_expert, block_first, block_end] = map;
     let (block_expert, block_first, block_end) = (block_expert?, block_first?, block_end?);
     let sort = MoeMap {
+        body: Body::Mma,
         experts: View::of(&experts),
         order: View::of(&order),
         block_expert: View::of(&block_expert),
@@ -391,18 +421,21 @@ fn linear<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
     let pair = words(gpu, &[0, 1])?;
     let scratch = gpu.allocate(gated_delta_chunk_scratch(&shape, tokens), Contents::Activations)?;
     let out = room(gpu, tokens as usize * heads * 128)?;
-    let d = GatedDeltaChunk {
-        qkv: View::of(&qkv),
-        gates: View::of(&gates),
-        state: View::of(&state),
-        slots: View::of(&pair),
-        scratch: View::of(&scratch),
-        out: View::of(&out),
-        start: 0,
-        tokens,
-    };
-    let t = time(gpu, 1, |g, _| gated_delta_chunk(g, &shape, &d))?;
-    line("delta rule, 4096 tokens, two dispatches", t, 0.0, 0.0);
+    for (tokens, body) in [(tokens, Body::Simdgroup), (tokens, Body::Mma), (256, Body::Mma)] {
+        let d = GatedDeltaChunk {
+            body,
+            qkv: View::of(&qkv),
+            gates: View::of(&gates),
+            state: View::of(&state),
+            slots: View::of(&pair),
+            scratch: View::of(&scratch),
+            out: View::of(&out),
+            start: 0,
+            tokens,
+        };
+        let t = time(gpu, 1, |g, _| gated_delta_chunk(g, &shape, &d))?;
+        line(&format!("delta rule, {tokens} tokens, two dispatches, {body:?}"), t, 0.0, 0.0);
+    }
 
     let projections = random.floats(gpu, 12_352, 0.5)?;
     let conv = random.floats(gpu, slots * 3 * channels, 0.5)?;

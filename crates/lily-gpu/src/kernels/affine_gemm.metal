@@ -41,7 +41,7 @@ inline void gemm_block(
       constant GemmArgs& args [[buffer(14)]], uint3 group [[threadgroup_position_in_grid]],                    \
       uint tid [[thread_index_in_threadgroup]], uint sg [[simdgroup_index_in_threadgroup]],                    \
       uint lane [[thread_index_in_simdgroup]]) {                                                               \
-    threadgroup uint4 memory[MEMORY];                                                                          \
+    MEMORY;                                                                                                    \
     Weights m;                                                                                                 \
     m.codes = codes0, m.scales = scales0, m.biases = biases0;                                                  \
     uint rows = args.rows0, first = 0, before = 0, matrix = 0;                                                 \

@@ -44,7 +44,7 @@ pub fn affine_gemm<G: Gpu>(gpu: &mut G, a: &AffineGemm<'_, G::Buffer>) -> Result
     need_rows(gpu, a.x, a.rows, a.x_stride, columns, a.element);
     need(gpu, a.y, u64::from(a.rows - 1) * u64::from(a.y_stride) + u64::from(outputs), 4, "y");
 
-    let body = a.body.of(a.element);
+    let blocks = Blocks::new(a);
     let mut args =
         GemmArgs { columns, rows: a.rows, x_stride: a.x_stride, y_stride: a.y_stride, ..GemmArgs::default() };
     let mut groups = 0;
@@ -55,7 +55,7 @@ pub fn affine_gemm<G: Gpu>(gpu: &mut G, a: &AffineGemm<'_, G::Buffer>) -> Result
         assert!(m.rows > 0 && matches!(m.bits, 4 | 8 | 16), "{} rows, {} bits", m.rows, m.bits);
         args.bits |= m.bits << (8 * i);
         (first[i], counts[i]) = (groups, m.rows);
-        groups += m.rows.div_ceil(body.columns());
+        groups += m.rows.div_ceil(blocks.columns);
     }
     [args.rows0, args.rows1, args.rows2, args.rows3] = counts;
     [_, args.group1, args.group2, args.group3] = first;
@@ -68,24 +68,46 @@ pub fn affine_gemm<G: Gpu>(gpu: &mut G, a: &AffineGemm<'_, G::Buffer>) -> Result
         bound.extend([Arg::Buffer(&m.codes, 0), Arg::Buffer(&m.scales, 0), Arg::Buffer(&m.biases, 0)]);
     }
     bound.extend([a.x.arg(), a.y.arg(), Arg::Value(&args)]);
-    let (names, block) = if a.rows <= SHORT_ROWS {
-        let names = [
-            "affine_gemm_short_f32",
-            "affine_gemm_short_bf16",
-            "affine_gemm_short_bf16_tensor",
-            "affine_gemm_short_bf16_mma",
-        ];
-        (names, SHORT_ROWS)
-    } else {
-        (["affine_gemm_f32", "affine_gemm_bf16", "affine_gemm_bf16_tensor", "affine_gemm_bf16_mma"], body.rows())
-    };
     gpu.encode(&Launch {
-        kernel: a.body.kernel(a.element, names),
+        kernel: blocks.kernel,
         constants: &[],
         args: &bound,
-        groups: [groups, a.rows.div_ceil(block), 1],
-        threads: [body.threads(), 1, 1],
+        groups: [groups, a.rows.div_ceil(blocks.rows), 1],
+        threads: [blocks.threads, 1, 1],
     })
+}
+
+/// A kernel, and what a threadgroup of it takes.
+struct Blocks {
+    kernel: &'static str,
+    rows: u32,
+    columns: u32,
+    threads: u32,
+}
+
+impl Blocks {
+    fn new<B>(a: &AffineGemm<'_, B>) -> Self {
+        if a.body == Body::Mma && a.element == Element::F32 {
+            return Self { kernel: "affine_gemm_f32_mma", rows: 16, columns: 32, threads: a.body.threads() };
+        }
+        let body = a.body.of(a.element);
+        if a.matrices.iter().all(|m| a.body.four_bit(a.element, m.bits, m.cols)) {
+            let kernel = "affine_gemm_w4_mma";
+            return Self { kernel, rows: body.rows(), columns: body.columns(), threads: body.threads() };
+        }
+        let (names, rows) = if a.rows <= SHORT_ROWS {
+            let names = [
+                "affine_gemm_short_f32",
+                "affine_gemm_short_bf16",
+                "affine_gemm_short_bf16_tensor",
+                "affine_gemm_short_bf16_mma",
+            ];
+            (names, SHORT_ROWS)
+        } else {
+            (["affine_gemm_f32", "affine_gemm_bf16", "affine_gemm_bf16_tensor", "affine_gemm_bf16_mma"], body.rows())
+        };
+        Self { kernel: a.body.kernel(a.element, names), rows, columns: body.columns(), threads: body.threads() }
+    }
 }
 
 /// Panics unless `rows` rows of `columns` values lie in the buffer, each at a multiple of 16 bytes.

@@ -24,7 +24,9 @@ impl Case {
         let mut random = Random(u64::from(seed));
         let matrices = shapes.iter().map(|&(rows, bits)| random.matrix(rows, cols, bits)).collect();
         let pad = 8 * random.below(3) as usize;
-        Self { body, element, matrices, x: random.bf16_values(rows * (cols + pad), 1.0), rows, pad }
+        let n = rows * (cols + pad);
+        let x = if element == Element::F32 { random.values(n, 1.0) } else { random.bf16_values(n, 1.0) };
+        Self { body, element, matrices, x, rows, pad }
     }
 
     fn cols(&self) -> usize {
@@ -76,7 +78,9 @@ impl Case {
 
     fn check(&self, seed: u32) -> Finished {
         let (y, done) = self.compute(&mut device(seed), 0, self.rows);
-        assert_close(&y, &self.reference(), 5e-6);
+        // NVIDIA's matrix units cut each of up to 256 sums off.
+        let cut_off = self.element == Element::Bf16 && !counts();
+        assert_close(&y, &self.reference(), if cut_off { 2e-5 } else { 5e-6 });
         done
     }
 }
@@ -91,6 +95,9 @@ fn the_real_shapes_in_part() {
         Case::new(body, element, 2048, &[(256, 8), (1, 8)], 2, 2).check(2);
         // out_proj.
         Case::new(body, element, 4096, &[(65, 4)], 5, 3).check(3);
+        for rows in [63, 64, 65, 127, 129] {
+            Case::new(body, element, 256, &[(130, 4), (8, 4)], rows, 4).check(4);
+        }
     }
 }
 
@@ -141,14 +148,17 @@ fn weights_are_loaded_once_a_block() {
 #[test]
 fn a_row_does_not_depend_on_the_others() {
     for (body, element) in bodies() {
-        let case = Case::new(body, element, 320, &[(67, 4), (10, 8), (3, 16)], 135, 5);
-        let mut gpu = device(4);
-        let (all, _) = case.compute(&mut gpu, 0, case.rows);
-        for (from, to) in [(0, 1), (7, 8), (64, 128), (64, 135), (3, 40), (100, 132), (134, 135)] {
-            let (part, _) = case.compute(&mut gpu, from, to);
-            let whole = &all[from * case.outputs()..to * case.outputs()];
-            let same = part.iter().zip(whole).all(|(a, b)| a.to_bits() == b.to_bits());
-            assert!(same, "rows {from} to {to}, {element:?}");
+        let shapes: [&[(usize, usize)]; 2] = [&[(67, 4), (10, 8), (3, 16)], &[(140, 4)]];
+        for (cols, shapes) in [320, 256].into_iter().zip(shapes) {
+            let case = Case::new(body, element, cols, shapes, 135, 5);
+            let mut gpu = device(4);
+            let (all, _) = case.compute(&mut gpu, 0, case.rows);
+            for (from, to) in [(0, 1), (7, 8), (64, 128), (64, 135), (3, 40), (100, 132), (134, 135)] {
+                let (part, _) = case.compute(&mut gpu, from, to);
+                let whole = &all[from * case.outputs()..to * case.outputs()];
+                let same = part.iter().zip(whole).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same, "rows {from} to {to}, {element:?}");
+            }
         }
     }
 }

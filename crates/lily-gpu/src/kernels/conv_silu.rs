@@ -8,6 +8,8 @@ use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
 /// Heads of a threadgroup.
 const SIMDGROUPS: u32 = 4;
+/// Tokens of a simdgroup, `CONV_TOKENS` of the shader.
+const TOKENS: u32 = 4;
 
 /// Where everything lies. `channels` is [`Shape::conv_dim`], all values F32 but the BF16 convolution weights.
 pub struct ConvSilu<'a, B> {
@@ -69,7 +71,7 @@ pub fn conv_silu<G: Gpu>(gpu: &mut G, shape: &Shape, c: &ConvSilu<'_, G::Buffer>
             c.gates.arg(),
             Arg::Value(&args.to_bytes()),
         ],
-        groups: [(2 * keys + values).div_ceil(SIMDGROUPS), c.tokens, c.sequences],
+        groups: [(2 * keys + values).div_ceil(SIMDGROUPS), c.tokens.div_ceil(TOKENS), c.sequences],
         threads: [32 * SIMDGROUPS, 1, 1],
     })
 }

@@ -2,7 +2,7 @@
 
 use lily_model::Shape;
 
-use super::{View, need};
+use super::{Body, View, need};
 use crate::args::DeltaChunkArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
@@ -10,11 +10,13 @@ use crate::gpu::{Arg, Gpu, GpuError, Launch};
 const BLOCK: u32 = 64;
 /// Values that the first dispatch hands to the second for a block and value head, `DELTA_SCRATCH` of the shader.
 const SCRATCH: u64 = 2 * 36 * 64 + 4 * 64;
-/// Values of a head that a threadgroup of the second dispatch takes, `DELTA_VALUES` of the shader.
+/// Values of a head that a threadgroup of the second dispatch takes, `DELTA_VALUES` and `SCAN_VALUES` of the shaders.
 const VALUES: u32 = 32;
 
 /// Where everything lies; all values F32. One sequence.
 pub struct GatedDeltaChunk<'a, B> {
+    /// What multiplies: [`Body::Mma`], or 8×8 steps for the others.
+    pub body: Body,
     /// Of `conv_silu`: `[tokens × channels]`.
     pub qkv: View<'a, B>,
     /// Of `conv_silu`: `[tokens × 2 × value heads]`.
@@ -67,19 +69,23 @@ pub fn gated_delta_chunk<G: Gpu>(
     need(gpu, d.scratch, scratch_bytes(shape, blocks), 1, "scratch");
     need(gpu, d.out, rows * shape.value_dim() as u64, 4, "out");
     let args = DeltaChunkArgs { tokens: d.tokens, first, key_heads: keys, value_heads: values }.to_bytes();
+    let ([prepare, scan], threads) = match d.body {
+        Body::Simdgroup | Body::Tensor => (["gated_delta_chunk_prepare", "gated_delta_chunk_scan"], 128),
+        Body::Mma => (["gated_delta_chunk_prepare_mma", "gated_delta_chunk_scan_mma"], 256),
+    };
     gpu.encode(&Launch {
-        kernel: "gated_delta_chunk_prepare",
+        kernel: prepare,
         constants: &[],
         args: &[d.qkv.arg(), d.gates.arg(), d.scratch.arg(), Arg::Value(&args)],
         groups: [blocks, keys, 1],
         threads: [128, 1, 1],
     })?;
     gpu.encode(&Launch {
-        kernel: "gated_delta_chunk_scan",
+        kernel: scan,
         constants: &[],
         args: &[d.qkv.arg(), d.scratch.arg(), d.state.arg(), d.slots.arg(), d.out.arg(), Arg::Value(&args)],
         groups: [128 / VALUES, values, 1],
-        threads: [128, 1, 1],
+        threads: [threads, 1, 1],
     })
 }
 

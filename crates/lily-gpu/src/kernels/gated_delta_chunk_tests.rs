@@ -3,7 +3,7 @@ use lily_cpu::oracle::delta::{step, unit};
 
 use super::*;
 use crate::gpu::Contents;
-use crate::testing::{Random, assert_close, counts, device, floats, output, read_f32, run, words};
+use crate::testing::{Random, assert_close, body, counts, device, floats, output, read_f32, run, words};
 
 /// [128 × 128].
 fn transposed(m: &[f32]) -> Vec<f32> {
@@ -100,6 +100,7 @@ impl Case {
             let bytes = gated_delta_chunk_scratch(&self.shape, tokens as u32);
             let scratch = gpu.allocate(bytes, Contents::Activations).unwrap();
             let d = GatedDeltaChunk {
+                body: body(),
                 qkv: View::at(&qkv, (done * channels * 4) as u64),
                 gates: View::at(&gates, (done * 2 * values * 4) as u64),
                 state: View::of(&state),

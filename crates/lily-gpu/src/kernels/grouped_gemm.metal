@@ -61,7 +61,7 @@ inline WeightBlock expert_rows(
       constant GroupedArgs& args [[buffer(12)]], uint3 group [[threadgroup_position_in_grid]],                 \
       uint tid [[thread_index_in_threadgroup]], uint sg [[simdgroup_index_in_threadgroup]],                    \
       uint lane [[thread_index_in_simdgroup]]) {                                                               \
-    threadgroup uint4 memory[MEMORY];                                                                          \
+    MEMORY;                                                                                                    \
     const uint expert = block_expert[group.y];                                                                 \
     if (expert == NO_EXPERT) return; /* the whole threadgroup */                                               \
     const uint first = block_first[group.y], column0 = group.x * (BODY::columns() / 2);                        \
@@ -91,7 +91,7 @@ inline WeightBlock expert_rows(
       constant GroupedArgs& args [[buffer(10)]], uint3 group [[threadgroup_position_in_grid]],                 \
       uint tid [[thread_index_in_threadgroup]], uint sg [[simdgroup_index_in_threadgroup]],                    \
       uint lane [[thread_index_in_simdgroup]]) {                                                               \
-    threadgroup uint4 memory[MEMORY];                                                                          \
+    MEMORY;                                                                                                    \
     const uint expert = block_expert[group.y];                                                                 \
     if (expert == NO_EXPERT) return; /* the whole threadgroup */                                               \
     const uint first = block_first[group.y], column0 = group.x * BODY::columns();                              \
@@ -117,7 +117,7 @@ inline WeightBlock expert_rows(
       constant GroupedArgs& args [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],                  \
       uint tid [[thread_index_in_threadgroup]], uint sg [[simdgroup_index_in_threadgroup]],                    \
       uint lane [[thread_index_in_simdgroup]]) {                                                               \
-    threadgroup uint4 memory[MEMORY];                                                                          \
+    MEMORY;                                                                                                    \
     const uint first = group.y * BM, column0 = group.x * (BODY::columns() / 2);                                \
     Weights gate, up;                                                                                          \
     gate.codes = gate_codes, gate.scales = gate_scales, gate.biases = gate_biases;                             \

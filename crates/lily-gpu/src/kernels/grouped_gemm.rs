@@ -84,6 +84,7 @@ pub fn grouped_gate_up<G: Gpu>(gpu: &mut G, g: &GroupedGateUp<'_, G::Buffer>) ->
         bound.extend([Arg::Buffer(&m.codes, 0), Arg::Buffer(&m.scales, 0), Arg::Buffer(&m.biases, 0)]);
     }
     bound.push(g.x.arg());
+    let four_bit = g.body.four_bit(g.element, g.gate.bits, g.gate.cols);
     let (names, blocks) = match &g.map {
         Some(m) => {
             bound.extend([m.order.arg(), m.block_expert.arg(), m.block_first.arg(), m.block_end.arg()]);
@@ -91,13 +92,17 @@ pub fn grouped_gate_up<G: Gpu>(gpu: &mut G, g: &GroupedGateUp<'_, G::Buffer>) ->
                 "grouped_gate_up_f32",
                 "grouped_gate_up_bf16",
                 "grouped_gate_up_bf16_tensor",
-                "grouped_gate_up_bf16_mma",
+                if four_bit { "grouped_gate_up_w4_mma" } else { "grouped_gate_up_bf16_mma" },
             ];
             (names, m.check(gpu, g.body.grouped_rows(g.element), assignments))
         }
         None => {
-            let names =
-                ["shared_gate_up_f32", "shared_gate_up_bf16", "shared_gate_up_bf16_tensor", "shared_gate_up_bf16_mma"];
+            let names = [
+                "shared_gate_up_f32",
+                "shared_gate_up_bf16",
+                "shared_gate_up_bf16_tensor",
+                if four_bit { "shared_gate_up_w4_mma" } else { "shared_gate_up_bf16_mma" },
+            ];
             (names, g.tokens.div_ceil(g.body.of(g.element).rows()))
         }
     };
@@ -157,7 +162,16 @@ pub fn grouped_down<G: Gpu>(gpu: &mut G, g: &GroupedDown<'_, G::Buffer>) -> Resu
     gpu.encode(&Launch {
         kernel: g.body.kernel(
             g.element,
-            ["grouped_down_f32", "grouped_down_bf16", "grouped_down_bf16_tensor", "grouped_down_bf16_mma"],
+            [
+                "grouped_down_f32",
+                "grouped_down_bf16",
+                "grouped_down_bf16_tensor",
+                if g.body.four_bit(g.element, g.down.bits, g.down.cols) {
+                    "grouped_down_w4_mma"
+                } else {
+                    "grouped_down_bf16_mma"
+                },
+            ],
         ),
         constants: &[],
         args: &[

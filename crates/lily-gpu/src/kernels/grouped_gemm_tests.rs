@@ -204,6 +204,10 @@ fn random_loads_of_every_kind_of_weight() {
 fn all_rows_on_one_expert_on_both_sides_of_a_block() {
     for body in bodies() {
         let l = Layer::new(body, 64, 64, 5, 4);
+        let wide = Layer::new(body, 256, 256, 2, 4);
+        for rows in [1, 64, 65, 128, 129] {
+            check(&wide, &vec![1; rows], 1, rows as u32);
+        }
         for rows in [1, 15, 16, 17, 31, 32, 33, 64, 65, 127, 128, 129] {
             check(&l, &vec![3; rows], 1, rows as u32);
         }
@@ -267,8 +271,8 @@ fn the_shared_expert_takes_every_token() {
 /// A token's row for an expert has the same bits whatever the other rows are, and the shared kernel's are the grouped one's.
 #[test]
 fn a_row_does_not_depend_on_the_others() {
-    for body in bodies() {
-        let l = Layer::new(body, 192, 64, 3, 4);
+    for (body, hidden) in bodies().into_iter().flat_map(|body| [(body, 192), (body, 256)]) {
+        let l = Layer::new(body, hidden, 64, 3, 4);
         let mut gpu = device(5);
         let x = Random(9).bf16_values(70 * l.hidden, 1.0);
         let of =
@@ -283,7 +287,7 @@ fn a_row_does_not_depend_on_the_others() {
             let place = sorted.order.iter().position(|&a| a as usize == token).unwrap();
             assert_eq!(of(&one, 0), of(&whole, place), "token {token}");
             if all[token] == 0 {
-                let mut first = Layer::new(body, 192, 64, 3, 4);
+                let mut first = Layer::new(body, hidden, 64, 3, 4);
                 (first.gate, first.up) = (part(&l.gate), part(&l.up));
                 let (shared, _) = gate_up(&mut gpu, &first, &x[..(token + 1) * l.hidden], None);
                 assert_eq!(of(&shared, token), of(&whole, place), "token {token} of the shared kernel");

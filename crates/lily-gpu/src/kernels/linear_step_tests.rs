@@ -6,7 +6,9 @@ use super::*;
 use crate::gpu::Contents;
 use crate::kernels::{ConvSilu, Element, GatedDeltaChunk, GatedNorm};
 use crate::kernels::{conv_silu, gated_delta_chunk, gated_delta_chunk_scratch, gated_norm};
-use crate::testing::{Random, assert_close, bytes, counts, device, floats, output, read_f32, run, to_bf16, words};
+use crate::testing::{
+    Random, assert_close, body, bytes, counts, device, floats, output, read_f32, run, to_bf16, words,
+};
 
 /// Weights of a layer, and what a sequence carries, S as [value × key].
 struct Layer {
@@ -218,6 +220,7 @@ fn prefill_is_many_steps(keys: usize, values: usize, prefilled: usize, stepped: 
     };
     conv_silu(&mut gpu, s, &c).unwrap();
     let d = GatedDeltaChunk {
+        body: body(),
         qkv: View::of(&qkv),
         gates: View::of(&gates),
         state: View::of(&state_pool),

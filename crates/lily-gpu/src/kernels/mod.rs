@@ -118,7 +118,8 @@ pub enum Body {
     Simdgroup,
     /// Metal 4 tensor operations, where the device has them; inputs of [`Element::F32`] are left to [`Body::Simdgroup`].
     Tensor,
-    /// The matrix instructions of NVIDIA GPUs, on CUDA only; inputs of [`Element::F32`] are left to [`Body::Simdgroup`].
+    /// The matrix instructions of NVIDIA GPUs, on CUDA only. Inputs of [`Element::F32`] are multiplied as two parts of 11
+    /// bits each by [`affine_gemm`], and left to [`Body::Simdgroup`] by the grouped products.
     Mma,
 }
 
@@ -161,6 +162,11 @@ impl Body {
             Self::Simdgroup | Self::Tensor => 32,
             Self::Mma => 128,
         }
+    }
+
+    /// Whether it has a kernel of its own for inputs of `element` and `columns` 4-bit weights a row.
+    fn four_bit(self, element: Element, bits: u32, columns: u32) -> bool {
+        self == Self::Mma && element == Element::Bf16 && bits == 4 && columns.is_multiple_of(256)
     }
 
     /// A kernel's name by body and element.

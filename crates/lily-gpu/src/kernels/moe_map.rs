@@ -1,7 +1,7 @@
 //! Rows sorted by expert, and the blocks of the grouped products (`docs/model.md §4.6`). Nothing is read back: the grid of
 //! the products covers the worst case, and blocks past the last one are marked.
 
-use super::{View, need};
+use super::{Body, View, need};
 use crate::args::MapArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
@@ -11,6 +11,8 @@ const THREADS: u32 = 512;
 /// Where everything lies. Rows are numbered token · chosen + place among the token's experts.
 #[derive(Debug)]
 pub struct MoeMap<'a, B> {
+    /// Of the products that follow: [`Body::Mma`] sorts in a kernel of its own.
+    pub body: Body,
     /// `[rows]` u32: expert of each row, all below `count`.
     pub experts: View<'a, B>,
     /// Out: `[rows]` u32: rows sorted by expert, those of an expert in ascending order.
@@ -44,8 +46,12 @@ pub fn moe_map<G: Gpu>(gpu: &mut G, m: &MoeMap<'_, G::Buffer>) -> Result<(), Gpu
         need(gpu, view, m.blocks.into(), 4, "block map");
     }
     let args = MapArgs { rows: m.rows, block: m.block, blocks: m.blocks }.to_bytes();
+    let (kernel, threads) = match m.body {
+        Body::Simdgroup | Body::Tensor => ("moe_map", THREADS),
+        Body::Mma => ("moe_map_mma", 1024),
+    };
     gpu.encode(&Launch {
-        kernel: "moe_map",
+        kernel,
         constants: &[],
         args: &[
             m.experts.arg(),
@@ -56,7 +62,7 @@ pub fn moe_map<G: Gpu>(gpu: &mut G, m: &MoeMap<'_, G::Buffer>) -> Result<(), Gpu
             Arg::Value(&args),
         ],
         groups: [1, 1, 1],
-        threads: [THREADS, 1, 1],
+        threads: [threads, 1, 1],
     })
 }
 

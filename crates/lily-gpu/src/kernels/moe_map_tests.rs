@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{Random, device, output, read_u32, run, words};
+use crate::testing::{Random, body, device, output, read_u32, run, words};
 
 fn check(experts: &[u32], count: u32, block: u32, spare: u32, seed: u32) {
     let rows = experts.len();
@@ -11,6 +11,7 @@ fn check(experts: &[u32], count: u32, block: u32, spare: u32, seed: u32) {
     let order = output(&gpu, rows);
     let [block_expert, block_first, block_end] = [(); 3].map(|()| output(&gpu, blocks as usize));
     let m = MoeMap {
+        body: body(),
         experts: View::of(&experts_buffer),
         order: View::of(&order),
         block_expert: View::of(&block_expert),

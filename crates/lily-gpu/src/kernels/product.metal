@@ -16,6 +16,8 @@
 #ifndef PRODUCT_THREADS
 #define PRODUCT_THREADS 128
 #endif
+// How the kernels declare it; N in uint4.
+#define PRODUCT_MEMORY(N) threadgroup uint4 memory[N]
 
 // A matrix [rows × depth]: codes of 4 or 8 bits with a scale and a bias for each 64, or BF16 values.
 struct Weights {

@@ -29,6 +29,13 @@ LILY_FN void lily_group_mma(float (&c)[32], ulong a, ulong b, int add) {
       "}, %32, %33, p, 1, 1, 0, 0;}"
       : LILY_F32(c, 0) : "l"(a), "l"(b), "r"(add));
 }
+// 64 rows, 128 columns, 16 steps.
+LILY_FN void lily_group_mma(float (&c)[64], ulong a, ulong b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+      "}, %64, %65, 1, 1, 1, 0, 0;"
+      : LILY_F32(c, 0), LILY_F32(c, 32) : "l"(a), "l"(b));
+}
 // 64 rows, 256 columns, 16 steps: a in registers, and the rows of b are steps of the sum.
 LILY_FN void lily_group_mma(float (&c)[128], const uint* a, ulong b, int add) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %133, 0;\n"

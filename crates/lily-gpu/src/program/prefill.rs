@@ -268,7 +268,7 @@ impl<G: Gpu> Program<G> {
             affine_gemm(gpu, &AffineGemm { body, matrices, x, element, y, rows, x_stride: hidden, y_stride: stride })
         };
         product(gpu, options.body, &[qkv, z], View::of(&s.operand), s.element, 0)?;
-        product(gpu, Body::Simdgroup, &[a, b], View::of(&s.h), Element::F32, gates_at)?;
+        product(gpu, options.body, &[a, b], View::of(&s.h), Element::F32, gates_at)?;
         conv_silu(
             gpu,
             shape,
@@ -291,6 +291,7 @@ impl<G: Gpu> Program<G> {
             gpu,
             shape,
             &GatedDeltaChunk {
+                body: options.body,
                 qkv: View::of(&s.mixer),
                 gates: View::of(&s.gates),
                 state: pools.recurrent(index),
@@ -399,7 +400,7 @@ impl<G: Gpu> Program<G> {
         affine_gemm(
             gpu,
             &AffineGemm {
-                body: Body::Simdgroup,
+                body,
                 matrices: &[router, shared_gate],
                 x: View::of(&s.h),
                 element: Element::F32,
@@ -426,6 +427,7 @@ impl<G: Gpu> Program<G> {
         moe_map(
             gpu,
             &MoeMap {
+                body,
                 experts: View::of(&s.experts),
                 order: View::of(&s.order),
                 block_expert: View::of(&s.block_expert),

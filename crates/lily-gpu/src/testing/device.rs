@@ -47,10 +47,19 @@ pub fn counts() -> bool {
     std::env::var("LILY_TEST_DEVICE").is_ok_and(|d| d == "cuda").not()
 }
 
+/// The body that is the device's own.
+pub fn body() -> Body {
+    if counts() { Body::Tensor } else { Body::Mma }
+}
+
 /// What multiplies in prefill's products on this device.
 pub fn bodies() -> Vec<(Body, Element)> {
-    let last = if counts() { Body::Tensor } else { Body::Mma };
-    vec![(Body::Simdgroup, Element::F32), (Body::Simdgroup, Element::Bf16), (last, Element::Bf16)]
+    let mut all = vec![(Body::Simdgroup, Element::F32), (Body::Simdgroup, Element::Bf16), (body(), Element::Bf16)];
+    // Tensor operations leave F32 to the other body.
+    if body() == Body::Mma {
+        all.push((Body::Mma, Element::F32));
+    }
+    all
 }
 
 /// What multiplies in a decoded token's products on this device.

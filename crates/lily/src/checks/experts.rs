@@ -17,10 +17,6 @@ const EPS: f32 = 1e-6;
 pub fn check<G: Gpu>(lab: &mut Lab<'_, G>) -> Result<()> {
     routing(lab, 5, 8, 4)?;
     routing(lab, 9, 256, 8)?;
-    // Rows on both sides of a block, and all on one expert.
-    for (tokens, count, chosen, same) in [(1, 8, 4, false), (33, 32, 8, false), (65, 256, 8, false), (40, 8, 1, true)] {
-        map(lab, tokens, count, chosen, same)?;
-    }
     combine(lab, 3, if lab.full { 2048 } else { 128 }, 8)?;
     let shapes: &[(usize, usize, usize)] = if lab.full { &[(2048, 512, 32)] } else { &[(128, 64, 8), (1024, 128, 8)] };
     for &(hidden, width, count) in shapes {
@@ -33,6 +29,12 @@ pub fn check<G: Gpu>(lab: &mut Lab<'_, G>) -> Result<()> {
 
 /// Prefill's grouped products, and the shared expert's.
 pub fn check_prefill<G: Gpu>(lab: &mut Lab<'_, G>, body: Body) -> Result<()> {
+    // Rows on both sides of a block, and all on one expert.
+    for (tokens, count, chosen, same) in [(1, 8, 4, false), (33, 32, 8, false), (65, 256, 8, false), (40, 8, 1, true)] {
+        if body != Body::Tensor {
+            map(lab, body, tokens, count, chosen, same)?;
+        }
+    }
     for &element in elements(body) {
         for (tokens, bits, same) in [(1, 4, false), (33, 4, false), (40, 8, true), (9, 16, false)] {
             grouped(lab, body, element, [128, 64, 8, 4], tokens, bits, same)?;
@@ -108,22 +110,23 @@ fn mapped(experts: &[u32], block_rows: u32, count: usize, blocks: usize) -> (Vec
     (order, of)
 }
 
-fn map<G: Gpu>(lab: &mut Lab<'_, G>, tokens: usize, count: usize, chosen: usize, same: bool) -> Result<()> {
+fn map<G: Gpu>(lab: &mut Lab<'_, G>, body: Body, tokens: usize, count: usize, chosen: usize, same: bool) -> Result<()> {
     let experts = chosen_experts(lab, tokens, count, chosen, same);
     let rows = experts.len();
-    let block = Body::Simdgroup.grouped_rows(Element::Bf16);
+    let block = body.grouped_rows(Element::Bf16);
     let blocks = grouped_blocks(block, rows as u32, count as u32) as usize;
     let (order, of) = mapped(&experts, block, count, blocks);
     let experts = lab.words(&experts)?;
     let order_out = lab.output(rows)?;
     let out = [lab.output(blocks)?, lab.output(blocks)?, lab.output(blocks)?];
     lab.check(
-        "moe_map",
+        if body == Body::Mma { "moe_map mma" } else { "moe_map" },
         format!("{tokens} tokens, {chosen} of {count}{}", if same { ", all on one" } else { "" }),
         Work::Bytes((8 * rows + 12 * blocks) as u64),
         0.0,
         |gpu| {
             let m = MoeMap {
+                body,
                 experts: View::of(&experts),
                 order: View::of(&order_out),
                 block_expert: View::of(&out[0]),

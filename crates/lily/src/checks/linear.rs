@@ -4,7 +4,7 @@ use anyhow::Result;
 use lily_checkpoint::synthetic::bf16_round;
 use lily_cpu::oracle::delta::{convolve, step, unit};
 use lily_gpu::kernels::{
-    ConvSilu, Element, GatedDeltaChunk, GatedNorm, LinearStep, View, conv_silu, gated_delta_chunk,
+    Body, ConvSilu, Element, GatedDeltaChunk, GatedNorm, LinearStep, View, conv_silu, gated_delta_chunk,
     gated_delta_chunk_scratch, gated_norm, linear_step,
 };
 use lily_gpu::{Contents, Gpu};
@@ -117,9 +117,6 @@ pub fn check<G: Gpu>(lab: &mut Lab<'_, G>) -> Result<()> {
     for tokens in [1, 2, 3, 4, 9] {
         conv(lab, &layer, tokens)?;
     }
-    for (start, tokens) in [(0, 1), (0, 63), (0, 64), (0, 65), (30, 100)] {
-        chunk(lab, &layer, start, tokens)?;
-    }
     for output in [Element::F32, Element::Bf16] {
         norm(lab, &layer, 5, output)?;
     }
@@ -128,7 +125,19 @@ pub fn check<G: Gpu>(lab: &mut Lab<'_, G>) -> Result<()> {
     }
     if lab.full {
         conv(lab, &layer, 256)?;
-        chunk(lab, &layer, 0, 256)?;
+    }
+    Ok(())
+}
+
+/// The delta rule over blocks of 64 tokens.
+pub fn check_prefill<G: Gpu>(lab: &mut Lab<'_, G>, body: Body) -> Result<()> {
+    let (keys, values) = if lab.full { (16, 32) } else { (2, 4) };
+    let layer = Layer::new(lab, keys, values);
+    for (start, tokens) in [(0, 1), (0, 63), (0, 64), (0, 65), (30, 100)] {
+        chunk(lab, &layer, body, start, tokens)?;
+    }
+    if lab.full {
+        chunk(lab, &layer, body, 0, 256)?;
     }
     Ok(())
 }
@@ -176,7 +185,7 @@ fn conv<G: Gpu>(lab: &mut Lab<'_, G>, l: &Layer, tokens: usize) -> Result<()> {
     Ok(())
 }
 
-fn chunk<G: Gpu>(lab: &mut Lab<'_, G>, l: &Layer, start: usize, tokens: usize) -> Result<()> {
+fn chunk<G: Gpu>(lab: &mut Lab<'_, G>, l: &Layer, body: Body, start: usize, tokens: usize) -> Result<()> {
     let (channels, width) = (l.shape.conv_dim(), l.shape.value_dim());
     let rows = lab.random.values(tokens * l.stride, 2.0);
     let qkv = l.convolved(&rows, &mut lab.random.values(3 * channels, 2.0));
@@ -189,13 +198,14 @@ fn chunk<G: Gpu>(lab: &mut Lab<'_, G>, l: &Layer, start: usize, tokens: usize) -
     let scratch = lab.gpu.allocate(gated_delta_chunk_scratch(&l.shape, tokens as u32), Contents::Activations)?;
     let out = lab.output(tokens * width)?;
     lab.check(
-        "gated_delta_chunk",
+        if body == Body::Mma { "delta_chunk mma" } else { "gated_delta_chunk" },
         format!("{tokens} tokens from {start}, {} heads", l.shape.linear_value_heads),
         // Of the recurrent form: three products of the state with a vector, a token.
         Work::Products((3 * tokens * width * HEAD) as u64),
         5e-5,
         |gpu| {
             let d = GatedDeltaChunk {
+                body,
                 qkv: View::of(&qkv),
                 gates: View::of(&gates),
                 state: View::of(&state),

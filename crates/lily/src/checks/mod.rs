@@ -42,6 +42,7 @@ pub fn examine<G: Gpu>(gpu: &mut G, fast: Result<Body, &str>, full: bool) -> Res
     attention::check(&mut lab)?;
     attention::check_prefill(&mut lab, Body::Simdgroup)?;
     linear::check(&mut lab)?;
+    linear::check_prefill(&mut lab, Body::Simdgroup)?;
     experts::check(&mut lab)?;
     experts::check_prefill(&mut lab, Body::Simdgroup)?;
     head::check(&mut lab)?;
@@ -51,6 +52,7 @@ pub fn examine<G: Gpu>(gpu: &mut G, fast: Result<Body, &str>, full: bool) -> Res
         experts::check_prefill(&mut lab, body)?;
         if body == Body::Mma {
             attention::check_prefill(&mut lab, body)?;
+            linear::check_prefill(&mut lab, body)?;
         }
     }
     let outcomes = lab.outcomes;
