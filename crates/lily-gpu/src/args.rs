@@ -361,4 +361,17 @@ arg_structs! {
         /// Of a slice.
         words: u64,
     }
+    /// Of `random_fill`.
+    RandomFillArgs {
+        /// Of the stream.
+        base: u64,
+        /// Word of the stream's tensor where the output begins.
+        first: u64,
+        /// Words of the output.
+        words: u64,
+        /// Of scales; 0: the words are the stream's elements.
+        step: f32,
+        /// From scales to biases.
+        factor: f32,
+    }
 }

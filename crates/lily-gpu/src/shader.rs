@@ -30,6 +30,7 @@ const PARTS: &[(&str, &str)] = &[
     ("moe_map.metal", include_str!("kernels/moe_map.metal")),
     ("moe_step.metal", include_str!("kernels/moe_step.metal")),
     ("qk_norm_rope.metal", include_str!("kernels/qk_norm_rope.metal")),
+    ("random_fill.metal", include_str!("kernels/random_fill.metal")),
     ("top_k.metal", include_str!("kernels/top_k.metal")),
 ];
 

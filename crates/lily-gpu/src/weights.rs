@@ -85,21 +85,26 @@ pub struct DeviceMoe<B> {
 
 impl<B: Clone> DeviceWeights<B> {
     /// Shares the checkpoint's bytes with the device. Copied are vectors, tensors that do not begin at a multiple of 16
-    /// bytes, and the fused expert tensors of the HF layout.
+    /// bytes, and the fused expert tensors of the HF layout; seeded weights are made on the device.
     ///
     /// # Errors
-    /// Of [`Gpu::share`] and [`Gpu::allocate`].
-    pub fn share<G: Gpu<Buffer = B>>(gpu: &G, w: &Weights) -> Result<Self, GpuError> {
-        Ok(Self {
-            embed: DeviceMatrix::share(gpu, &w.embed)?,
+    /// Of the device.
+    pub fn share<G: Gpu<Buffer = B>>(gpu: &mut G, w: &Weights) -> Result<Self, GpuError> {
+        let weights = Self {
+            embed: DeviceMatrix::place(gpu, &w.embed)?,
             layers: w.layers.iter().map(|l| layer(gpu, l)).collect::<Result<_, _>>()?,
             norm: floats(gpu, &w.norm)?,
-            lm_head: DeviceMatrix::share(gpu, &w.lm_head)?,
-        })
+            lm_head: DeviceMatrix::place(gpu, &w.lm_head)?,
+        };
+        if gpu.encoded() > 0 {
+            let ticket = gpu.commit()?;
+            gpu.wait(ticket)?;
+        }
+        Ok(weights)
     }
 }
 
-fn layer<G: Gpu>(gpu: &G, w: &Layer) -> Result<DeviceLayer<G::Buffer>, GpuError> {
+fn layer<G: Gpu>(gpu: &mut G, w: &Layer) -> Result<DeviceLayer<G::Buffer>, GpuError> {
     Ok(DeviceLayer {
         input_norm: floats(gpu, &w.input_norm)?,
         mixer: match &w.mixer {
@@ -111,47 +116,49 @@ fn layer<G: Gpu>(gpu: &G, w: &Layer) -> Result<DeviceLayer<G::Buffer>, GpuError>
     })
 }
 
-fn linear<G: Gpu>(gpu: &G, w: &LinearAttention) -> Result<DeviceLinear<G::Buffer>, GpuError> {
-    let m = |w| DeviceMatrix::share(gpu, w);
+fn linear<G: Gpu>(gpu: &mut G, w: &LinearAttention) -> Result<DeviceLinear<G::Buffer>, GpuError> {
     // The file's values are BF16, so that this is exact.
     let conv: Vec<u8> = w.conv.iter().flat_map(|v| ((v.to_bits() >> 16) as u16).to_ne_bytes()).collect();
     Ok(DeviceLinear {
-        inputs: [m(&w.in_qkv)?, m(&w.in_z)?, m(&w.in_a)?, m(&w.in_b)?],
+        inputs: [
+            DeviceMatrix::place(gpu, &w.in_qkv)?,
+            DeviceMatrix::place(gpu, &w.in_z)?,
+            DeviceMatrix::place(gpu, &w.in_a)?,
+            DeviceMatrix::place(gpu, &w.in_b)?,
+        ],
         conv: filled(gpu, &conv, Contents::Weights)?,
         a_log: floats(gpu, &w.a_log)?,
         dt_bias: floats(gpu, &w.dt_bias)?,
         norm: floats(gpu, &w.norm)?,
-        out: m(&w.out)?,
+        out: DeviceMatrix::place(gpu, &w.out)?,
     })
 }
 
-fn full<G: Gpu>(gpu: &G, w: &FullAttention) -> Result<DeviceFull<G::Buffer>, GpuError> {
-    let m = |w| DeviceMatrix::share(gpu, w);
+fn full<G: Gpu>(gpu: &mut G, w: &FullAttention) -> Result<DeviceFull<G::Buffer>, GpuError> {
     Ok(DeviceFull {
-        inputs: [m(&w.q)?, m(&w.k)?, m(&w.v)?],
+        inputs: [DeviceMatrix::place(gpu, &w.q)?, DeviceMatrix::place(gpu, &w.k)?, DeviceMatrix::place(gpu, &w.v)?],
         q_norm: floats(gpu, &w.q_norm)?,
         k_norm: floats(gpu, &w.k_norm)?,
-        out: m(&w.o)?,
+        out: DeviceMatrix::place(gpu, &w.o)?,
     })
 }
 
-fn moe<G: Gpu>(gpu: &G, w: &Moe) -> Result<DeviceMoe<G::Buffer>, GpuError> {
-    let m = |w| DeviceMatrix::share(gpu, w);
+fn moe<G: Gpu>(gpu: &mut G, w: &Moe) -> Result<DeviceMoe<G::Buffer>, GpuError> {
     Ok(DeviceMoe {
-        router: [m(&w.router)?, m(&w.shared_expert_gate)?],
+        router: [DeviceMatrix::place(gpu, &w.router)?, DeviceMatrix::place(gpu, &w.shared_expert_gate)?],
         gate: stack(gpu, &w.gate)?,
         up: stack(gpu, &w.up)?,
         down: stack(gpu, &w.down)?,
-        shared_gate: m(&w.shared_gate)?,
-        shared_up: m(&w.shared_up)?,
-        shared_down: m(&w.shared_down)?,
+        shared_gate: DeviceMatrix::place(gpu, &w.shared_gate)?,
+        shared_up: DeviceMatrix::place(gpu, &w.shared_up)?,
+        shared_down: DeviceMatrix::place(gpu, &w.shared_down)?,
     })
 }
 
 /// Experts as one matrix: where they lie when they are adjacent, else a copy of each in turn.
-fn stack<G: Gpu>(gpu: &G, experts: &ExpertStack) -> Result<DeviceMatrix<G::Buffer>, GpuError> {
+fn stack<G: Gpu>(gpu: &mut G, experts: &ExpertStack) -> Result<DeviceMatrix<G::Buffer>, GpuError> {
     if let Some(all) = experts.stacked() {
-        return DeviceMatrix::share(gpu, &all);
+        return DeviceMatrix::place(gpu, &all);
     }
     let gather = |part: fn(&Matrix) -> &[u8]| {
         let bytes: Vec<u8> = experts.0.iter().flat_map(|m| part(m).iter().copied()).collect();

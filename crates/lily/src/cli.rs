@@ -68,6 +68,14 @@ pub struct ModelArgs {
     pub device: Device,
 }
 
+impl ModelArgs {
+    /// Worker threads: as many as were asked for, else one a core.
+    pub fn workers(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.map_or_else(cores, usize::from)
+    }
+}
+
 /// What computes.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Device {

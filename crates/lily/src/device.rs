@@ -1,10 +1,10 @@
 //! From `--device` to a running model.
 
 use anyhow::Result;
-use lily_checkpoint::Checkpoint;
+use lily_checkpoint::Weights;
 use lily_cpu::{Bf16, Fast, Local, Oracle};
 use lily_gpu::{GpuModel, Options};
-use lily_model::Model;
+use lily_model::{Model, Shape};
 
 use crate::cli::{Device, EngineKind};
 
@@ -109,8 +109,7 @@ impl Chosen {
     }
 
     /// Ready the model. `engine` and `threads` are the CPU's.
-    pub fn model(self, checkpoint: &Checkpoint, engine: EngineKind, threads: usize) -> Result<Box<dyn Model>> {
-        let (shape, weights) = (checkpoint.shape(), checkpoint.weights());
+    pub fn model(self, shape: &Shape, weights: &Weights, engine: EngineKind, threads: usize) -> Result<Box<dyn Model>> {
         Ok(match (self, engine) {
             (_, EngineKind::Oracle) => Box::new(Local::new(Oracle::new(shape, weights))),
             (Self::Cpu, EngineKind::Fast) => Box::new(Local::new(Fast::<Bf16>::new(shape, weights, threads))),

@@ -76,7 +76,7 @@ pub fn model_on(
         });
     }
     let _progress = Progress::start("preparing the model");
-    device.model(checkpoint, engine, args.threads.map_or(0, usize::from)) // 0 threads: one a core
+    device.model(checkpoint.shape(), checkpoint.weights(), engine, args.threads.map_or(0, usize::from)) // 0 threads: one a core
 }
 
 /// Tokens that prompt and answer may have together.

@@ -9,6 +9,17 @@ pub fn peak_bytes() -> Option<u64> {
     Some(kib * 1024)
 }
 
+/// Later peaks are those after this moment, where the system can do that.
+#[cfg(target_os = "linux")]
+pub fn forget_peak() {
+    // proc_pid_clear_refs(5): 5 resets the peak. Where it is refused, the peak is what it was.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+/// Not possible here.
+#[cfg(not(target_os = "linux"))]
+pub fn forget_peak() {}
+
 /// Peak resident bytes.
 #[cfg(all(unix, not(target_os = "linux")))]
 pub fn peak_bytes() -> Option<u64> {

@@ -8,6 +8,7 @@ use std::path::Path;
 use lily_model::{LayerKind, Shape};
 use serde_json::{Map, Value, json};
 
+use super::seeded::Numbers;
 use super::stream::{Stream, bf16_bits, bf16_round};
 use crate::config::{ARCHITECTURE, MODEL_TYPE};
 use crate::plan::{Form, Layout, Part, slots};
@@ -136,28 +137,36 @@ enum Kind {
     Range(f32, f32),
 }
 
-struct Tensor {
-    name: String,
-    dtype: &'static str,
-    shape: Vec<usize>,
+pub(super) struct Tensor {
+    pub name: String,
+    pub dtype: &'static str,
+    pub shape: Vec<usize>,
     kind: Kind,
 }
 
 impl Tensor {
-    fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.shape.iter().product::<usize>() as u64 * if self.dtype == "U32" { 4 } else { 2 }
     }
 
-    /// The bytes of a range; both ends are multiples of 8 or the tensor's own.
-    fn make(&self, seed: u64, range: Range<u64>) -> Vec<u8> {
-        let mut out = Vec::with_capacity((range.end - range.start) as usize + 8);
-        let scale = |module: &str, step: f32| {
-            let stream = Stream::new(seed, &format!("{module}.scales"));
-            move |i| bf16_round(step * stream.uniform(i, 0.75, 1.25))
-        };
+    /// What a device needs to make them; `None` for small vectors.
+    pub fn numbers(&self, seed: u64) -> Option<Numbers> {
+        let scales = |module: &str| Stream::new(seed, &format!("{module}.scales"));
         match &self.kind {
-            Kind::Codes => {
-                let stream = Stream::new(seed, &self.name);
+            Kind::Codes => Some(Numbers::Bits(Stream::new(seed, &self.name))),
+            Kind::Scales { module, step } => Some(Numbers::Scales { stream: scales(module), step: *step, factor: 1.0 }),
+            Kind::Biases { module, step, middle } => {
+                Some(Numbers::Scales { stream: scales(module), step: *step, factor: -middle })
+            }
+            Kind::Range(..) => None,
+        }
+    }
+
+    /// The bytes of a range; both ends are multiples of 8 or the tensor's own.
+    pub fn make(&self, seed: u64, range: Range<u64>) -> Vec<u8> {
+        let mut out = Vec::with_capacity((range.end - range.start) as usize + 8);
+        match (self.numbers(seed), &self.kind) {
+            (Some(Numbers::Bits(stream)), _) => {
                 let len = (range.end - range.start) as usize;
                 out.resize(len.next_multiple_of(8), 0);
                 for (word, i) in out.chunks_exact_mut(8).zip(range.start / 8..) {
@@ -165,15 +174,14 @@ impl Tensor {
                 }
                 out.truncate(len);
             }
-            Kind::Scales { module, step } => bf16(&mut out, range, scale(module, *step)),
-            Kind::Biases { module, step, middle } => {
-                let scale = scale(module, *step);
-                bf16(&mut out, range, |i| -middle * scale(i));
+            (Some(Numbers::Scales { stream, step, factor }), _) => {
+                bf16(&mut out, range, |i| factor * bf16_round(step * stream.uniform(i, 0.75, 1.25)));
             }
-            Kind::Range(lo, hi) => {
+            (None, &Kind::Range(lo, hi)) => {
                 let stream = Stream::new(seed, &self.name);
-                bf16(&mut out, range, |i| stream.uniform(i, *lo, *hi));
+                bf16(&mut out, range, |i| stream.uniform(i, lo, hi));
             }
+            (None, _) => unreachable!("matrices are numbers that a device can make"),
         }
         out
     }
@@ -187,7 +195,7 @@ fn bf16(out: &mut Vec<u8>, range: Range<u64>, value: impl Fn(u64) -> f32) {
     }
 }
 
-fn tensors(shape: &Shape, quantization: &Quantization) -> Vec<Tensor> {
+pub(super) fn tensors(shape: &Shape, quantization: &Quantization) -> Vec<Tensor> {
     let mut list = Vec::new();
     for slot in slots(shape, Layout::Mlx) {
         if slot.form == Form::Vector {

@@ -25,6 +25,11 @@ impl Stream {
         Self { base: fnv1a64(format!("{seed}:{name}").as_bytes()) }
     }
 
+    /// What the pair of seed and name comes to.
+    pub fn base(self) -> u64 {
+        self.base
+    }
+
     /// Element `i`.
     #[inline]
     pub fn get(self, i: u64) -> u64 {

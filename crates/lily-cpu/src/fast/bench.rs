@@ -1,4 +1,4 @@
-//! What `benches/` may time; not for other rooms.
+//! What `benches/` and `lily bench` may time; not for other rooms.
 
 use lily_checkpoint::{Affine, Bytes};
 

@@ -23,6 +23,7 @@ mod moe_map;
 mod moe_route;
 mod moe_step;
 mod qk_norm_rope;
+mod random_fill;
 mod rms_norm;
 mod tensor_layout;
 mod top_k;
@@ -45,11 +46,12 @@ pub use moe_map::{MoeMap, moe_map};
 pub use moe_route::{MoeRoute, moe_route};
 pub use moe_step::{MoeDownStep, MoeGateUpStep, moe_down_step, moe_gate_up_step, moe_partials};
 pub use qk_norm_rope::{QkNormRope, Rows, qk_norm_rope};
+pub use random_fill::{RandomFill, random_fill};
 pub use rms_norm::{NormOutputs, RmsNorm, rms_norm};
 pub use tensor_layout::{tensor_layout, tensor_parity};
 pub use top_k::{TOP_K, TopK, top_k, top_k_scratch};
 
-use lily_checkpoint::Matrix;
+use lily_checkpoint::{Bytes, Matrix};
 
 use crate::gpu::{Arg, Contents, Gpu, GpuError};
 
@@ -218,5 +220,37 @@ impl<B: Clone> DeviceMatrix<B> {
                 Self { rows, cols, bits: 16, scales: codes.clone(), biases: codes.clone(), codes }
             }
         })
+    }
+
+    /// As [`DeviceMatrix::share`]; seeded numbers that are not in host memory are made on the device, by commands that are appended
+    /// to the open command buffer.
+    ///
+    /// # Errors
+    /// Of [`Gpu::share`], [`Gpu::allocate`] and [`Gpu::encode`].
+    pub fn place<G: Gpu<Buffer = B>>(gpu: &mut G, w: &Matrix) -> Result<Self, GpuError> {
+        match w {
+            Matrix::Affine(a) => Ok(Self {
+                rows: a.rows as u32,
+                cols: a.cols as u32,
+                bits: a.bits as u32,
+                codes: place(gpu, &a.codes)?,
+                scales: place(gpu, &a.scales)?,
+                biases: place(gpu, &a.biases)?,
+            }),
+            Matrix::Bf16 { .. } => Self::share(gpu, w),
+        }
+    }
+}
+
+fn place<G: Gpu>(gpu: &mut G, bytes: &Bytes) -> Result<G::Buffer, GpuError> {
+    let (length, word) = (bytes.len() as u64, 8);
+    match bytes.numbers() {
+        Some((numbers, at)) if length.is_multiple_of(word) && at.is_multiple_of(8) => {
+            let buffer = gpu.allocate(length, Contents::Weights)?;
+            let (first, words) = (at as u64 / word, length / word);
+            random_fill(gpu, &RandomFill { numbers, first, out: View::of(&buffer), words })?;
+            Ok(buffer)
+        }
+        _ => gpu.share(bytes, Contents::Weights),
     }
 }

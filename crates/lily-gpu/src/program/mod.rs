@@ -100,7 +100,7 @@ impl<G: Gpu> Program<G> {
     ///
     /// # Errors
     /// Of the device: memory, or a shader that does not compile.
-    pub fn new(gpu: G, shape: &Shape, weights: &Weights, options: Options) -> Result<Self, GpuError> {
+    pub fn new(mut gpu: G, shape: &Shape, weights: &Weights, options: Options) -> Result<Self, GpuError> {
         assert!(options.chunk > 0 && options.chunk.is_multiple_of(64), "chunks of {} tokens", options.chunk);
         let half = shape.rotary_dim / 2;
         // docs/model.md §4.3: rounded once to F32.
@@ -109,7 +109,7 @@ impl<G: Gpu> Program<G> {
         let buffer = gpu.allocate(frequencies.len() as u64, Contents::Weights)?;
         gpu.upload(&buffer, 0, &frequencies)?;
         Ok(Self {
-            weights: DeviceWeights::share(&gpu, weights)?,
+            weights: DeviceWeights::share(&mut gpu, weights)?,
             pools: Pools::new(&gpu, shape, options.element)?,
             steps: Steps::new(&gpu, shape)?,
             frequencies: buffer,

@@ -12,16 +12,16 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub model: ModelArgs,
 
-    /// Benchmark random weights at the dimensions of the 35B model instead (written once, then reused)
+    /// Benchmark random weights at the dimensions of the 35B model instead, made in memory
     #[arg(long)]
     pub synthetic: bool,
     /// Instead of times, count dispatches and bytes of the GPU program on the emulator, at the dimensions of the 35B model
     #[arg(long, conflicts_with_all = ["synthetic", "json"])]
     pub count: bool,
-    /// Layers of the synthetic checkpoint, a multiple of 4; 40 is the whole model, 19.5 GB
+    /// Layers of the random weights, a multiple of 4; 40 is the whole model, 19.5 GB
     #[arg(long, default_value_t = 4, requires = "synthetic", value_name = "N")]
     pub layers: usize,
-    /// Where the synthetic checkpoint lies [default: the user's cache folder]
+    /// Write the random weights to this folder once, and map them from there
     #[arg(long, requires = "synthetic", value_name = "DIR")]
     pub synthetic_dir: Option<PathBuf>,
 
@@ -53,6 +53,9 @@ pub struct BenchArgs {
     /// Print ratios to the numbers of this file, of Lily or another engine (repeatable)
     #[arg(long, value_name = "FILE", conflicts_with = "count")]
     pub compare: Vec<PathBuf>,
+    /// Draw this run and those it is compared with
+    #[arg(long, value_name = "FILE.svg", conflicts_with = "count")]
+    pub plot: Option<PathBuf>,
 }
 
 /// Prompt lengths, ascending.

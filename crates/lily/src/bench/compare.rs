@@ -67,13 +67,14 @@ fn table(runs: &[Named], title: &str, rate: fn(&Row) -> Option<f64>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn run(engine: &str, rows: &[(u64, f64)]) -> (String, Report) {
+    /// A run with its file's name.
+    pub fn run(engine: &str, rows: &[(u64, f64)]) -> (String, Report) {
         let row = |&(context, x)| format!(r#"{{"context": {context}, "prefill_tok_s": {x}, "decode_tok_s": 5}}"#);
         let rows: Vec<String> = rows.iter().map(row).collect();
-        let json = format!(r#"{{"engine": "{engine}", "rows": [{}]}}"#, rows.join(","));
+        let json = format!(r#"{{"engine": {engine:?}, "rows": [{}]}}"#, rows.join(","));
         (format!("{engine}-file"), serde_json::from_str(&json).unwrap())
     }
 

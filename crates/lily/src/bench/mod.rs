@@ -1,19 +1,23 @@
 //! `lily bench`: speed, bandwidth and memory on this machine. `docs/bench.md` says what is measured, and how it is written.
 //!
 //! - [`args`]: what can be typed.
+//! - [`source`]: the weights.
 //! - [`measure`]: one prompt length, timed.
-//! - [`report`]: the result as JSON and as a table; [`compare`]: several of them side by side.
+//! - [`roofline`]: what the device does at most.
+//! - [`report`]: the result as JSON and as a table; [`compare`] and [`plot`]: several of them side by side.
 
 mod args;
 mod compare;
 mod measure;
+mod plot;
 mod report;
+mod roofline;
+mod source;
 
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
-use lily_checkpoint::{Layer, Mixer, Weights};
+use anyhow::{Context, Result, ensure};
 use lily_model::Costs;
 
 pub use args::BenchArgs;
@@ -21,9 +25,10 @@ use compare::Named;
 use measure::Plan;
 pub use measure::argmax;
 use report::{Report, Roofline};
+use source::{Source, decode_weight_bytes};
 
+use crate::device;
 use crate::device::Chosen;
-use crate::{device, load, synthetic};
 
 /// Measure or read, and print tables.
 pub fn bench(args: BenchArgs) -> Result<()> {
@@ -43,9 +48,12 @@ pub fn bench(args: BenchArgs) -> Result<()> {
         }
         None => ("this run".into(), measure(&args)?),
     };
-    if !others.is_empty() {
-        let runs = Named::all([vec![own], others].concat());
+    let runs = Named::all([vec![own], others].concat());
+    if runs.len() > 1 {
         println!("\n{}", compare::tables(&runs));
+    }
+    if let Some(path) = &args.plot {
+        std::fs::write(path, plot::svg(&runs)).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }
@@ -58,13 +66,18 @@ fn read(path: &Path) -> Result<(String, Report)> {
 
 /// Measures every prompt length, and prints and writes them as they come.
 fn measure(args: &BenchArgs) -> Result<Report> {
-    let device = device::choose(args.model.device)?;
-    let checkpoint = match args.synthetic {
-        true => synthetic::checkpoint(args)?,
-        false => load::checkpoint(args.model.model.as_deref())?,
-    };
-    let shape = checkpoint.shape();
+    let mut device = device::choose(args.model.device)?;
+    let source = Source::open(args)?;
+    let (shape, weights) = (source.shape(), source.weights());
     let contexts = contexts(args, &device, shape.max_context)?;
+    let roofline = match args.peak {
+        Some(peak) => Some(given(peak)),
+        None => {
+            let roofline = device.roofline(args.model.workers())?;
+            crate::memory::forget_peak();
+            roofline
+        }
+    };
     let mut report = Report {
         engine: "lily".into(),
         version: Some(env!("CARGO_PKG_VERSION").into()),
@@ -72,15 +85,15 @@ fn measure(args: &BenchArgs) -> Result<Report> {
         device_uuid: device.uuid(),
         clocks: device.clocks().map(Into::into),
         date: Some(report::now()),
-        weights: Some(checkpoint.name()),
+        weights: Some(source.name()),
         command: Some(command()),
         decode_tokens: Some(u64::from(args.decode_tokens)),
         warm_up: Some(!args.no_warm_up),
         load_s: None,
-        roofline: args.peak.map(given),
+        roofline,
         rows: Vec::new(),
     };
-    let decode_weight_bytes = decode_weight_bytes(checkpoint.weights(), shape.experts_per_token);
+    let decode_weight_bytes = decode_weight_bytes(weights, shape.experts_per_token);
     let plan = Plan {
         decode: args.decode_tokens as usize,
         rounds: args.rounds as usize,
@@ -89,7 +102,7 @@ fn measure(args: &BenchArgs) -> Result<Report> {
         roofline: report.roofline.clone(),
     };
     let loading = Instant::now();
-    let mut model = load::model_on(device, &checkpoint, &args.model, args.engine)?;
+    let mut model = source.model(device, args)?;
     report.load_s = Some(loading.elapsed().as_secs_f64());
     report.device = Some(model.device());
 
@@ -130,44 +143,4 @@ fn given([copy_gb_s, matmul_tflops]: [f64; 2]) -> Roofline {
 /// As it was typed, without the path of the program.
 fn command() -> String {
     std::iter::once("lily".into()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
-}
-
-/// Weight bytes that one decoded token reads from this checkpoint: everything but the experts that are not chosen and
-/// the other rows of the embedding. Small F32 vectors count as the BF16 that the files hold.
-fn decode_weight_bytes(w: &Weights, experts_per_token: usize) -> u64 {
-    let vector = |v: &[f32]| 2 * v.len() as u64;
-    let layer = |l: &Layer| {
-        let mixer = match &l.mixer {
-            Mixer::Linear(a) => {
-                [&a.in_qkv, &a.in_z, &a.in_a, &a.in_b, &a.out].iter().map(|m| m.bytes()).sum::<u64>()
-                    + [&a.conv, &a.a_log, &a.dt_bias, &a.norm].iter().map(|v| vector(v)).sum::<u64>()
-            }
-            Mixer::Full(a) => {
-                [&a.q, &a.k, &a.v, &a.o].iter().map(|m| m.bytes()).sum::<u64>() + vector(&a.q_norm) + vector(&a.k_norm)
-            }
-        };
-        let moe = &l.moe;
-        let shared = [&moe.router, &moe.shared_gate, &moe.shared_up, &moe.shared_down, &moe.shared_expert_gate];
-        let expert = moe.gate.expert(0).bytes() + moe.up.expert(0).bytes() + moe.down.expert(0).bytes();
-        mixer
-            + vector(&l.input_norm)
-            + vector(&l.post_norm)
-            + shared.iter().map(|m| m.bytes()).sum::<u64>()
-            + experts_per_token as u64 * expert
-    };
-    let embedding_row = w.embed.bytes() / w.embed.rows() as u64;
-    embedding_row + w.layers.iter().map(layer).sum::<u64>() + vector(&w.norm) + w.lm_head.bytes()
-}
-
-#[cfg(all(test, feature = "demo"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_of_the_demo_agree_with_the_cost_model() {
-        let checkpoint = load::demo().unwrap();
-        let shape = checkpoint.shape();
-        let counted = decode_weight_bytes(checkpoint.weights(), shape.experts_per_token);
-        assert_eq!(counted, Costs::of(shape).decode_weight_bytes);
-    }
 }

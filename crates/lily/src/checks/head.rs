@@ -1,14 +1,16 @@
-//! What follows the logits, and copies.
+//! What follows the logits, copies, and seeded weights.
 
 use anyhow::Result;
+use lily_checkpoint::synthetic::{Numbers, Stream, bf16_bits, bf16_round};
 use lily_gpu::kernels::{
-    ARGMAX_BLOCKS, Argmax, CopySlices, NO_TOKEN, TopK, View, argmax, copy_slices, top_k, top_k_scratch,
+    ARGMAX_BLOCKS, Argmax, CopySlices, NO_TOKEN, RandomFill, TopK, View, argmax, copy_slices, random_fill, top_k,
+    top_k_scratch,
 };
 use lily_gpu::{Contents, Gpu};
 
 use super::lab::{Lab, Work, equal};
 
-/// `argmax`, `top_k` and `copy_slices`.
+/// `argmax`, `top_k`, `copy_slices` and `random_fill`.
 pub fn check<G: Gpu>(lab: &mut Lab<'_, G>) -> Result<()> {
     // Both sides of top_k's blocks of 4,096; behind `vocab` stands padding with larger logits.
     let mut shapes = vec![(1, 500, 512, 20), (2, 4096, 4160, 64), (2, 4097, 4160, 64)];
@@ -19,7 +21,8 @@ pub fn check<G: Gpu>(lab: &mut Lab<'_, G>) -> Result<()> {
     for (rows, vocab, stride, k) in shapes {
         tokens(lab, rows, vocab, stride, k)?;
     }
-    copies(lab, if lab.full { 1 << 20 } else { 4112 })
+    copies(lab, if lab.full { 1 << 20 } else { 4112 })?;
+    fills(lab, if lab.full { 1 << 20 } else { 1029 })
 }
 
 fn tokens<G: Gpu>(lab: &mut Lab<'_, G>, rows: usize, vocab: usize, stride: usize, k: usize) -> Result<()> {
@@ -119,5 +122,36 @@ fn copies<G: Gpu>(lab: &mut Lab<'_, G>, bytes: usize) -> Result<()> {
             Ok(equal(&got, &want))
         },
     );
+    Ok(())
+}
+
+/// `words` scales of the seeded weights, and as many words of codes.
+fn fills<G: Gpu>(lab: &mut Lab<'_, G>, words: usize) -> Result<()> {
+    let stream = Stream::new(1, "doctor");
+    let (step, factor, first) = (0.0123, -7.5, 5);
+    let scale = |i: usize| bf16_bits(factor * bf16_round(step * stream.uniform(i as u64, 0.75, 1.25)));
+    let scales = (4 * first..4 * (first + words)).flat_map(|i| scale(i).to_le_bytes()).collect::<Vec<_>>();
+    let codes = (first..first + words).flat_map(|i| stream.get(i as u64).to_le_bytes()).collect::<Vec<_>>();
+    for (shape, numbers, want) in [
+        (format!("{words} words of codes"), Numbers::Bits(stream), codes),
+        (format!("{words} words of scales"), Numbers::Scales { stream, step, factor }, scales),
+    ] {
+        let out = lab.bytes(&vec![0; want.len()], Contents::Weights)?;
+        lab.check(
+            "random_fill",
+            shape,
+            Work::Bytes(want.len() as u64),
+            0.0,
+            |gpu| {
+                let fill = RandomFill { numbers, first: first as u64, out: View::of(&out), words: words as u64 };
+                random_fill(gpu, &fill)
+            },
+            |lab| {
+                let mut got = vec![0; want.len()];
+                lab.gpu.read(&out, 0, &mut got)?;
+                Ok(equal(&got, &want))
+            },
+        );
+    }
     Ok(())
 }

@@ -16,6 +16,7 @@ use anyhow::Result;
 use lily_gpu::kernels::{Body, CopySlices, View, copy_slices};
 use lily_gpu::{Contents, Gpu};
 
+pub(crate) use lab::time;
 use lab::{Lab, Outcome, Work};
 
 /// Checks every kernel and prints a table; 1 where one computes something else than it should. `full`: at the dimensions
@@ -115,7 +116,7 @@ fn copy_rate<G: Gpu>(gpu: &mut G) -> Result<Option<f64>> {
             bytes,
             count: 1,
         };
-        Ok(lab::time(gpu, &mut |gpu: &mut G| copy_slices(gpu, &copy)))
+        Ok(time(gpu, &mut |gpu: &mut G| copy_slices(gpu, &copy)))
     };
     if timed(1 << 16)?.is_none() {
         return Ok(None);
