@@ -3,8 +3,8 @@
 #
 #   side_by_side.sh llama.cpp|mlx-lm OUT
 #
-# Writes OUT/lily.json, OUT/llama.cpp.json or OUT/mlx-lm.json (the form of docs/bench.md), and what each printed. With a
-# `lily` that can plot, OUT/<peer>.svg too.
+# Writes OUT/lily.json, OUT/llama.cpp.json or OUT/mlx-lm.json (the form of docs/bench.md), what each printed, their ratios and
+# a plot of both. `clocks` in the JSON are what the GPU ran at while it was busy, read twice a second.
 #
 # LILY=PATH     the program [target/release/lily]; LILY= leaves it out
 # LILY_ARGS     more of its options, such as --rounds 3
@@ -72,14 +72,10 @@ run_mlx_lm() {
     "$python" "$here/report.py" device "$out/mlx-lm.json" --samples "$out/mlx-lm.clocks.csv"
 }
 
-reports=()
-if [ -n "$lily" ]; then
-    run_lily
-    reports+=("$out/lily.json")
-fi
+[ -z "$lily" ] || run_lily
 case $peer in llama.cpp) run_llama_cpp ;; mlx-lm) run_mlx_lm ;; esac
-reports+=("$out/$peer.json")
-"$python" "$here/report.py" table "${reports[@]}"
 if [ -n "$lily" ]; then
-    "$lily" bench --from "$out/lily.json" --compare "$out/$peer.json" --plot "$out/$peer.svg" || true
+    "$lily" bench --from "$out/lily.json" --compare "$out/$peer.json" --plot "$out/$peer.svg" | tee "$out/$peer.ratios.txt"
+else
+    "$python" "$here/report.py" table "$out/$peer.json"
 fi
