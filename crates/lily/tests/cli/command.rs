@@ -102,7 +102,7 @@ fn benchmark_measures_and_writes_json() {
     for word in ["prefill/s", "dec./s", "GB/s", "peak GB", "given by --peak"] {
         has(&done.out, word);
     }
-    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
     assert_eq!(json["engine"], "lily");
     assert_eq!(json["rows"].as_array().unwrap().len(), 2);
     for row in json["rows"].as_array().unwrap() {
@@ -116,6 +116,23 @@ fn benchmark_measures_and_writes_json() {
         assert!(row["decode_roofline"].as_f64().unwrap() > 0.0, "{json}");
         has(&done.out, row["digest"].as_str().unwrap());
     }
+
+    // The same run beside itself, with nothing measured.
+    let plot = folder.path().join("plot.svg");
+    let done = run(&["bench", "--from", report_arg, "--compare", report_arg, "--plot", plot.to_str().unwrap()]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert_eq!(done.out.matches("1.00×").count(), 4, "{}", done.out);
+    has(&std::fs::read_to_string(plot).unwrap(), "lily (bench)");
+}
+
+#[test]
+fn benchmark_refuses_files_without_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("empty.json");
+    std::fs::write(&file, r#"{"engine": "other", "rows": []}"#).unwrap();
+    let done = run(&["bench", "--device", "cpu", "--compare", file.to_str().unwrap()]);
+    assert_eq!(done.code, Some(1));
+    has(&done.err, "empty.json has no rows");
 }
 
 #[test]
