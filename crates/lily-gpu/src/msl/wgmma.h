@@ -70,3 +70,4 @@ template <int N> LILY_FN void lily_registers_more() { asm volatile("setmaxnreg.i
 template <int N> LILY_FN void lily_registers_fewer() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
 LILY_FN bool lily_any(bool x) { return __any_sync(0xffffffffu, x); }
 LILY_FN float lily_exp2(float x) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+LILY_FN float lily_reciprocal(float x) { float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }

@@ -208,7 +208,7 @@ inline void attend_values(thread float (&o)[128], thread const uint (&p)[16], ul
       UNROLL for (uint d = 0; d < FULL_HEAD; d += 128) {
         float4 g = *(device const float4*)(gate + d);
         const float4 v = *(threadgroup const float4*)(rows + i * ATTEND_OUT_ROW + lane * 4 + d);
-        UNROLL for (int e = 0; e < 4; e++) g[e] = v[e] * sigmoid(g[e]);
+        UNROLL for (int e = 0; e < 4; e++) g[e] = v[e] * lily_reciprocal(1.0f + lily_exp2(g[e] * -ATTEND_LOG2E));
         if (own) store4(to + d, g);
       }
     }
