@@ -91,6 +91,7 @@ cargo build --release --locked --package lily
 lily="$(target)/release/lily"
 tests/clients/run.sh "$lily"
 tests/speed.py "$lily"
+tests/needle.py "$lily" --device cpu
 
 step "all of it holds"
 grep -h '^skipped: ' "$log" | sort -u || true

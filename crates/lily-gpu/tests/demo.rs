@@ -1,22 +1,20 @@
-//! The whole model on the emulated GPU, demo checkpoint, against the golden values (`demo/eval/README.md`).
+//! The whole model on a GPU (`common::cuda`), demo checkpoint, against the golden values (`demo/eval/README.md`).
 #![cfg(feature = "emulated")]
 
-#[path = "../../lily-cpu/tests/common/mod.rs"]
 mod common;
+#[path = "../../lily-cpu/tests/common/mod.rs"]
+mod golden;
 
-use common::demo::{Scores, greedy, ids, json};
-use common::{argmax, open};
+use common::{bodies, cuda, shipped};
+use golden::demo::{Scores, greedy, ids, json};
+use golden::{argmax, open};
 use lily_checkpoint::Checkpoint;
 use lily_cpu::{Local, Oracle};
-use lily_gpu::device::emulated::Emulated;
 use lily_gpu::kernels::{Body, Element};
-use lily_gpu::{GpuModel, Options};
 use lily_model::{Model, Rows};
 
-fn model(checkpoint: &Checkpoint, element: Element, body: Body) -> GpuModel<Emulated> {
-    let gpu = Emulated::new(2, 3).expect("tests run where the emulator does");
-    let options = Options { element, body, ..Options::default() };
-    GpuModel::new(gpu, checkpoint.shape(), checkpoint.weights(), options).expect("the model")
+fn model(checkpoint: &Checkpoint, element: Element, body: Body) -> Box<dyn Model> {
+    common::model(checkpoint.shape(), checkpoint.weights(), element, body, 3)
 }
 
 /// As shipped, with BF16: perplexity within 0.04 % of the F32 golden values, the same top id in at least 96.35 % of positions.
@@ -24,7 +22,7 @@ fn shipped_is_close(golden: &str, body: Body) {
     let checkpoint = open("demo/4bit");
     let golden = json(golden);
     let want = Scores::golden(&golden);
-    let got = Scores::of(&mut model(&checkpoint, Element::Bf16, body), &ids(&golden["input_ids"]));
+    let got = Scores::of(model(&checkpoint, Element::Bf16, body).as_mut(), &ids(&golden["input_ids"]));
     let drift = got.perplexity() / want.perplexity() - 1.0;
     println!(
         "{body:?}, {} positions: perplexity {:.6} ({:+.5} %), same top id {:.4}, largest difference {:.2e} nats",
@@ -40,7 +38,7 @@ fn shipped_is_close(golden: &str, body: Body) {
 
 #[test]
 fn bf16_on_192_positions() {
-    for body in [Body::Simdgroup, Body::Tensor] {
+    for body in bodies() {
         shipped_is_close("demo/eval/golden_4bit_fp32_192.json", body);
     }
 }
@@ -48,7 +46,7 @@ fn bf16_on_192_positions() {
 #[test]
 #[ignore = "takes minutes; tests/run.sh runs it"]
 fn bf16_on_2048_positions() {
-    shipped_is_close("demo/eval/golden_4bit_fp32_2048.json", Body::Simdgroup);
+    shipped_is_close("demo/eval/golden_4bit_fp32_2048.json", shipped());
 }
 
 #[test]
@@ -56,15 +54,15 @@ fn f32_tiles_on_192_positions() {
     let checkpoint = open("demo/4bit");
     let golden = json("demo/eval/golden_4bit_fp32_192.json");
     let want = Scores::golden(&golden);
-    let got = Scores::of(&mut model(&checkpoint, Element::F32, Body::Simdgroup), &ids(&golden["input_ids"]));
+    let got = Scores::of(model(&checkpoint, Element::F32, Body::Simdgroup).as_mut(), &ids(&golden["input_ids"]));
     println!("largest difference {:.2e} nats", got.worst(&want));
     assert!(got.worst(&want) < 1e-3);
     assert_eq!(got.top, want.top);
 }
 
-/// Tokens of a text that are compared; all of them where `LILY_LONG` is set, which takes many minutes.
+/// Tokens of a text that are compared; all of them on a real GPU, and where `LILY_LONG` is set, which takes many minutes.
 fn compared(text: &[u32]) -> &[u32] {
-    if std::env::var_os("LILY_LONG").is_some() { text } else { &text[..text.len().min(12)] }
+    if cuda() || std::env::var_os("LILY_LONG").is_some() { text } else { &text[..text.len().min(12)] }
 }
 
 /// With F32 tiles all greedy texts are the oracle's. With BF16 a text may leave it only where the oracle's two best logits
@@ -74,16 +72,17 @@ fn compared(text: &[u32]) -> &[u32] {
 fn greedy_completions() {
     let checkpoint = open("demo/4bit");
     let golden = json("demo/eval/greedy_4bit_fp32.json");
-    let [mut exact, mut shipped] = [Element::F32, Element::Bf16].map(|e| model(&checkpoint, e, Body::Simdgroup));
+    let mut exact = model(&checkpoint, Element::F32, Body::Simdgroup);
+    let mut shipped = model(&checkpoint, Element::Bf16, shipped());
     let mut oracle = Local::new(Oracle::new(checkpoint.shape(), checkpoint.weights()));
     let completions = golden["completions"].as_array().expect("a list");
     let (mut left, mut error) = (Vec::new(), 0.0f32);
     for c in completions {
         let (prompt, output) = (ids(&c["prompt_ids"]), ids(&c["output_ids"]));
         let expected = compared(&output);
-        assert_eq!(greedy(&mut exact, &prompt, expected), expected, "{}", c["prompt"]);
+        assert_eq!(greedy(exact.as_mut(), &prompt, expected), expected, "{}", c["prompt"]);
 
-        let mut model = [&mut shipped as &mut dyn Model, &mut oracle].map(|model| {
+        let mut model = [shipped.as_mut(), &mut oracle as &mut dyn Model].map(|model| {
             let seq = model.begin(prompt.len() + expected.len()).expect("room");
             let logits = model.prefill(seq, &prompt, Rows::Last).expect("prefill");
             (model, seq, logits)

@@ -1,29 +1,41 @@
-//! The whole model on the emulated GPU, tiny checkpoints in both layouts, against transformers and mlx-lm
+//! The whole model on a GPU (`common::cuda`), tiny checkpoints in both layouts, against transformers and mlx-lm
 //! (`tests/fixtures/tiny`).
 #![cfg(feature = "emulated")]
 
-#[path = "../../lily-cpu/tests/common/mod.rs"]
 mod common;
+#[path = "../../lily-cpu/tests/common/mod.rs"]
+mod golden;
 
-use common::{Golden, argmax, close, open};
+use common::{bodies, cuda, shipped};
+use golden::{Golden, argmax, close, open};
 use lily_checkpoint::Checkpoint;
 use lily_gpu::device::emulated::Emulated;
-use lily_gpu::kernels::Element;
+use lily_gpu::kernels::{Body, Element};
 use lily_gpu::{GpuModel, Options};
 use lily_model::{Model, Rows, SeqId};
 
 const MLX4: &str = "tests/fixtures/tiny/mlx-4bit";
 
-fn model(checkpoint: &Checkpoint, element: Element) -> GpuModel<Emulated> {
+fn model(checkpoint: &Checkpoint, element: Element, body: Body) -> Box<dyn Model> {
+    common::model(checkpoint.shape(), checkpoint.weights(), element, body, 7)
+}
+
+/// For what only the emulator counts.
+fn emulated(checkpoint: &Checkpoint) -> GpuModel<Emulated> {
     let gpu = Emulated::new(2, 7).expect("tests run where the emulator does");
-    GpuModel::new(gpu, checkpoint.shape(), checkpoint.weights(), Options { element, ..Options::default() })
-        .expect("the model")
+    GpuModel::new(gpu, checkpoint.shape(), checkpoint.weights(), Options::default()).expect("the model")
+}
+
+/// F32 and BF16; on a real GPU, where it costs nothing, BF16 in each body.
+fn variants() -> Vec<(Element, Body)> {
+    let bf16 = bodies().into_iter().take(if cuda() { 2 } else { 1 }).map(|body| (Element::Bf16, body));
+    [(Element::F32, Body::Simdgroup)].into_iter().chain(bf16).collect()
 }
 
 /// With F32 tiles and cache: the oracle's bounds, and all greedy tokens.
 fn check_f32(dir: &str, golden: &str) {
     let (checkpoint, golden) = (open(dir), Golden::open(golden));
-    let mut model = model(&checkpoint, Element::F32);
+    let mut model = model(&checkpoint, Element::F32, Body::Simdgroup);
     let (ids, tokens) = (golden.ids("prompt_ids"), golden.ids("decode_tokens"));
     let seq = model.begin(ids.len() + tokens.len()).expect("room");
     let logits = model.prefill(seq, &ids, Rows::All).expect("prefill");
@@ -63,12 +75,12 @@ fn greedy(model: &mut dyn Model, seq: SeqId, first: u32, count: usize) -> Vec<u3
 fn tokens_that_stay_on_the_device_are_those_that_the_host_would_choose() {
     let (checkpoint, golden) = (open(MLX4), Golden::open("tests/fixtures/tiny/golden_mlx4.safetensors"));
     let ids = golden.ids("prompt_ids");
-    for element in [Element::F32, Element::Bf16] {
-        let mut model = model(&checkpoint, element);
+    for (element, body) in variants() {
+        let mut model = model(&checkpoint, element, body);
         let seq = model.begin(200).expect("room");
         let first = argmax(model.prefill(seq, &ids, Rows::Last).expect("prefill").row(0));
         let snapshot = model.snapshot(seq).expect("snapshot");
-        let ours = greedy(&mut model, seq, first, 10);
+        let ours = greedy(model.as_mut(), seq, first, 10);
         assert_eq!(model.len(seq), ids.len() + 9, "a step ahead does not count");
 
         // The same by the host's choice, from a copy of the state.
@@ -127,17 +139,17 @@ fn logits_that_are_no_numbers_are_an_error() {
 fn cuts_at_multiples_of_64_give_the_same_bits() {
     let (checkpoint, golden) = (open(MLX4), Golden::open("tests/fixtures/tiny/golden_mlx4.safetensors"));
     let ids: Vec<u32> = golden.ids("prompt_ids").into_iter().cycle().take(200).collect();
-    for element in [Element::F32, Element::Bf16] {
-        let mut model = model(&checkpoint, element);
-        let whole = logits_of(&mut model, &ids, &[200]);
+    for (element, body) in variants() {
+        let mut model = model(&checkpoint, element, body);
+        let whole = logits_of(model.as_mut(), &ids, &[200]);
         for cuts in [&[64, 136][..], &[64, 64, 72], &[192, 8]] {
-            assert_eq!(logits_of(&mut model, &ids, cuts), whole, "{element:?}, cut into {cuts:?}");
+            assert_eq!(logits_of(model.as_mut(), &ids, cuts), whole, "{element:?} {body:?}, cut into {cuts:?}");
         }
         // Elsewhere the delta rule's blocks are cut, and the numbers are the same but for rounding. With BF16 operands a
         // rounding can choose another expert in this random model, so only F32 has a bound.
         if element == Element::F32 {
             for cuts in [&[1, 199][..], &[7, 58, 135]] {
-                close(&format!("cut into {cuts:?}"), &logits_of(&mut model, &ids, cuts), &whole, 2e-4);
+                close(&format!("cut into {cuts:?}"), &logits_of(model.as_mut(), &ids, cuts), &whole, 2e-4);
             }
         }
     }
@@ -158,13 +170,13 @@ fn logits_of(model: &mut dyn Model, ids: &[u32], cuts: &[usize]) -> Vec<f32> {
 fn a_batch_gives_the_tokens_of_its_sequences_alone() {
     let (checkpoint, golden) = (open(MLX4), Golden::open("tests/fixtures/tiny/golden_mlx4.safetensors"));
     let ids = golden.ids("prompt_ids");
-    let mut model = model(&checkpoint, Element::Bf16);
+    let mut model = model(&checkpoint, Element::Bf16, shipped());
     let prompts: Vec<&[u32]> = vec![&ids[..96], &ids[..3], &ids[10..80], &ids[5..69], &ids[1..2]];
     let mut alone = Vec::new();
     for prompt in &prompts {
         let seq = model.begin(200).expect("room");
         let first = argmax(model.prefill(seq, prompt, Rows::Last).expect("prefill").row(0));
-        alone.push(greedy(&mut model, seq, first, 8));
+        alone.push(greedy(model.as_mut(), seq, first, 8));
         model.end(seq);
     }
     // Each begins two steps after the one before it.
@@ -191,7 +203,7 @@ fn a_batch_gives_the_tokens_of_its_sequences_alone() {
 #[test]
 fn a_model_refuses_before_anything_changes_and_snapshots_are_copies() {
     let checkpoint = open(MLX4);
-    let mut model = model(&checkpoint, Element::Bf16);
+    let mut model = emulated(&checkpoint);
     let seq = model.begin(70).expect("room");
     model.prefill(seq, &[1; 66], Rows::None).expect("prefill");
     let snapshot = model.snapshot(seq).expect("snapshot");
@@ -231,7 +243,7 @@ fn a_model_refuses_before_anything_changes_and_snapshots_are_copies() {
 #[test]
 fn the_cache_grows_with_its_sequences_up_to_what_they_are_admitted_for() {
     let checkpoint = open(MLX4);
-    let mut model = model(&checkpoint, Element::Bf16);
+    let mut model = emulated(&checkpoint);
     let sizes = model.program().state_sizes();
     let pages = |model: &GpuModel<Emulated>| (model.state_bytes() - 2 * sizes.slot()) / sizes.page;
     let seq = model.begin(64 * 9 + 1).expect("room");
@@ -249,7 +261,7 @@ fn the_cache_grows_with_its_sequences_up_to_what_they_are_admitted_for() {
 #[test]
 fn a_prompt_that_no_block_divides_is_one_pass_over_the_experts() {
     let checkpoint = open(MLX4);
-    let mut model = model(&checkpoint, Element::Bf16);
+    let mut model = emulated(&checkpoint);
     let seq = model.begin(100).expect("room");
     model.program_mut().count();
     model.prefill(seq, &[3; 100], Rows::Last).expect("prefill");
