@@ -9,6 +9,9 @@ use lily_model::{Costs, Model, Rows, SeqId};
 use super::report::{Roofline, Row};
 use crate::memory::peak_bytes;
 
+/// Prompts up to this many tokens get all rounds.
+const SHORT: usize = 8192;
+
 /// What every prompt length has in common.
 pub struct Plan {
     /// Tokens decoded after each prompt.
@@ -35,7 +38,7 @@ struct Round {
 impl Plan {
     /// Rounds of a prompt of `context` tokens: long ones in proportion fewer, at least one.
     pub fn rounds(&self, context: usize) -> usize {
-        (self.rounds * 8192 / context).clamp(1, self.rounds)
+        (self.rounds * SHORT / context).clamp(1, self.rounds)
     }
 
     /// Measures one prompt length.
@@ -44,7 +47,13 @@ impl Plan {
     /// Of the model; logits that are not finite; a round that decodes other tokens than the one before it.
     pub fn measure(&self, model: &mut dyn Model, context: usize) -> Result<Row> {
         let prompt = prompt(context, model.shape().vocab);
-        let runs = self.rounds(context) + usize::from(self.warm_up);
+        // A GPU may make its second run of a shape a graph, which takes time: short prompts get two runs that do not count.
+        let warm_up = match (self.warm_up, model.stats().dispatches.is_some() && context <= SHORT) {
+            (true, true) => 2,
+            (true, false) => 1,
+            (false, _) => 0,
+        };
+        let runs = self.rounds(context) + warm_up;
         let rounds = (0..runs)
             .map(|_| Round::measure(model, &prompt, self.decode))
             .collect::<Result<Vec<_>>>()
@@ -53,7 +62,7 @@ impl Plan {
             rounds.iter().all(|r| r.digest == rounds[0].digest),
             "context {context}: rounds decoded different tokens after the same prompt"
         );
-        let rounds = &rounds[usize::from(self.warm_up)..];
+        let rounds = &rounds[warm_up..];
         let prefill = Spread::of(rounds.iter().map(|r| context as f64 / r.prefill_s));
         let decode = Spread::of(rounds.iter().map(|r| self.decode as f64 / r.decode_s));
         let flops = self.costs.prefill_flops(context) as f64;

@@ -171,7 +171,7 @@ impl Row {
         let percent = |x: Option<f64>| x.map_or("–".into(), |x| format!("{:.1}%", 100.0 * x));
         let range = |low: Option<f64>, high: Option<f64>| format!("{} … {}", number(low), number(high));
         let dispatches = match (self.dispatches_prefill, self.dispatches_token) {
-            (Some(prefill), Some(token)) => format!("{prefill} + {token}"),
+            (Some(prefill), Some(token)) => format!("{} + {token}", grouped(prefill as f64)),
             _ => "–".into(),
         };
         format!(
