@@ -19,6 +19,7 @@
 #include <chrono>
 #include <map>
 #include <set>
+#include <sstream>
 
 struct llama_model;
 // From llama.cpp's own headers (src/llama-model.h): names and tensors of a loaded model.
@@ -59,6 +60,13 @@ double now() {
     exit(1);
 }
 
+int number(const std::string & text) {
+    char * end = nullptr;
+    const long value = strtol(text.c_str(), &end, 10);
+    if (text.empty() || *end || value < 1 || value > 1 << 24) fail("no number that makes sense: " + text);
+    return int(value);
+}
+
 Options parse(int argc, char ** argv) {
     Options o;
     if (argc < 3) fail("usage: bench HEADER.gguf ROWS.jsonl [options], see the head of bench.cpp");
@@ -70,18 +78,19 @@ Options parse(int argc, char ** argv) {
         const std::string value = argv[i + 1];
         if (name == "--contexts") {
             o.contexts.clear();
-            for (size_t at = 0; at < value.size(); at = value.find(',', at) == std::string::npos ? value.size() : value.find(',', at) + 1)
-                o.contexts.push_back(atoi(value.c_str() + at));
+            std::stringstream list(value);
+            for (std::string item; std::getline(list, item, ',');) o.contexts.push_back(number(item));
         } else if (name == "--pass") {
             Options::Pass p{};
             char how[16] = "";
             if (sscanf(value.c_str(), "%d:%d:%15s", &p.ubatch, &p.max_context, how) != 3) fail("bad --pass " + value);
             p.greedy = std::string(how) == "greedy";
+            if (!p.greedy && std::string(how) != "logits") fail("bad --pass " + value);
             o.passes.push_back(p);
-        } else if (name == "--whole") o.whole = std::stoi(value);
-        else if (name == "--rounds") o.rounds = std::stoi(value);
-        else if (name == "--decode") o.decode = std::stoi(value);
-        else if (name == "--limit") o.limit_s = std::stod(value);
+        } else if (name == "--whole") o.whole = number(value);
+        else if (name == "--rounds") o.rounds = number(value);
+        else if (name == "--decode") o.decode = number(value);
+        else if (name == "--limit") o.limit_s = number(value);
         else fail("unknown option " + name);
     }
     if (o.contexts.empty() || !std::is_sorted(o.contexts.begin(), o.contexts.end())) fail("contexts must ascend");
