@@ -73,6 +73,35 @@ inline void prepare_inverse(
   }
 }
 
+// Warp W's ten tiles; the others are left as they are.
+template <int W>
+inline void prepare_products(
+    thread float (&kk)[8][4], thread float (&qk)[8][4], threadgroup const float* ks, uint row, uint turn) {
+  constexpr int K_TILES = 2 * W + 2, Q_TILES = 8 - 2 * W, TILES = K_TILES > Q_TILES ? K_TILES : Q_TILES;
+  threadgroup const float* qs = ks + DELTA_BLOCK * SCAN_LD;
+  UNROLL for (int j = 0; j < 8; j++)
+    UNROLL for (int e = 0; e < 4; e++) kk[j][e] = qk[j][e] = 0.0f;
+  for (uint d = turn * 2; d < LINEAR_HEAD; d += 8) {
+    float2 low = *(threadgroup const float2*)(ks + scan_key(W * 16 + row, d));
+    float2 high = *(threadgroup const float2*)(ks + scan_key(W * 16 + 8 + row, d));
+    const F32Rows k = f32_rows(low[0], low[1], high[0], high[1]);
+    low = *(threadgroup const float2*)(qs + scan_key((3 - W) * 16 + row, d));
+    high = *(threadgroup const float2*)(qs + scan_key((3 - W) * 16 + 8 + row, d));
+    const F32Rows q = f32_rows(low[0], low[1], high[0], high[1]);
+    F32Columns b[TILES];
+    UNROLL for (int j = 0; j < TILES; j++) {
+      const float2 two = *(threadgroup const float2*)(ks + scan_key(uint(j) * 8 + row, d));
+      b[j] = f32_columns(two[0], two[1]);
+    }
+    UNROLL for (int j = 0; j < K_TILES; j++) lily_mma_tf32(kk[j], k.low, b[j].high);
+    UNROLL for (int j = 0; j < Q_TILES; j++) lily_mma_tf32(qk[j], q.low, b[j].high);
+    UNROLL for (int j = 0; j < K_TILES; j++) lily_mma_tf32(kk[j], k.high, b[j].low);
+    UNROLL for (int j = 0; j < Q_TILES; j++) lily_mma_tf32(qk[j], q.high, b[j].low);
+    UNROLL for (int j = 0; j < K_TILES; j++) lily_mma_tf32(kk[j], k.high, b[j].high);
+    UNROLL for (int j = 0; j < Q_TILES; j++) lily_mma_tf32(qk[j], q.high, b[j].high);
+  }
+}
+
 [[max_total_threads_per_threadgroup(128)]] kernel void gated_delta_chunk_prepare_mma(
     device const float* qkv [[buffer(0)]],   // [tokens × (q | k | v)], q scaled
     device const float* gates [[buffer(1)]], // [tokens × 2 × value heads]: g, then β
@@ -96,36 +125,15 @@ inline void prepare_inverse(
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
   const uint k_row = sg * 16 + row, q_row = (3 - sg) * 16 + row;
-  const uint k_tiles = 2 * sg + 2, q_tiles = 8 - 2 * sg;
-  threadgroup const float* qs = memory + DELTA_BLOCK * SCAN_LD;
   float kk[8][4], qk[8][4];
-  UNROLL for (uint j = 0; j < 8; j++)
-    UNROLL for (uint e = 0; e < 4; e++) kk[j][e] = qk[j][e] = 0.0f;
-  for (uint d = turn * 2; d < LINEAR_HEAD; d += 8) {
-    float2 low = *(threadgroup const float2*)(memory + scan_key(k_row, d));
-    float2 high = *(threadgroup const float2*)(memory + scan_key(k_row + 8, d));
-    const F32Rows k = f32_rows(low[0], low[1], high[0], high[1]);
-    low = *(threadgroup const float2*)(qs + scan_key(q_row, d));
-    high = *(threadgroup const float2*)(qs + scan_key(q_row + 8, d));
-    const F32Rows q = f32_rows(low[0], low[1], high[0], high[1]);
-    F32Columns b[8];
-    UNROLL for (uint j = 0; j < 8; j++) {
-      const float2 two = *(threadgroup const float2*)(memory + scan_key(j * 8 + row, d));
-      b[j] = f32_columns(two[0], two[1]);
-    }
-    UNROLL for (uint j = 0; j < 8; j++) {
-      if (j < k_tiles) { // the whole warp
-        lily_mma_tf32(kk[j], k.low, b[j].high);
-        lily_mma_tf32(kk[j], k.high, b[j].low);
-        lily_mma_tf32(kk[j], k.high, b[j].high);
-      }
-      if (j < q_tiles) {
-        lily_mma_tf32(qk[j], q.low, b[j].high);
-        lily_mma_tf32(qk[j], q.high, b[j].low);
-        lily_mma_tf32(qk[j], q.high, b[j].high);
-      }
-    }
-  }
+  if (sg == 0)
+    prepare_products<0>(kk, qk, memory, row, turn);
+  else if (sg == 1)
+    prepare_products<1>(kk, qk, memory, row, turn);
+  else if (sg == 2)
+    prepare_products<2>(kk, qk, memory, row, turn);
+  else
+    prepare_products<3>(kk, qk, memory, row, turn);
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
   const uint share = args.value_heads / args.key_heads;
@@ -192,6 +200,36 @@ inline void prepare_inverse(
 }
 
 inline float4 scan_sums(thread const float (&s)[4]) { return float4(s[0], s[1], s[2], s[3]); }
+
+// Adds to sums, of tiles `part` and 7 − `part`, those of tiles[j] times the transposed row of lower tiles: nine steps for each
+// warp. The three parts of a product have sums of their own, so that a step waits for no other.
+inline void scan_tiles(
+    thread float (&sums)[2][4], threadgroup const float* lower, threadgroup const float4* tiles, uint part, uint lane) {
+  float parts[3][4];
+  UNROLL for (uint e = 0; e < 4; e++) {
+    parts[0][e] = sums[0][e];
+    parts[1][e] = parts[2][e] = 0.0f;
+  }
+  UNROLL for (uint i = 0; i < 9; i++) {
+    const bool first = i <= part; // the whole warp
+    const uint j = first ? i : i - part - 1;
+    const float4 of_tile = tiles[j * 32];
+    const F32Rows a = f32_rows(of_tile[0], of_tile[1], of_tile[2], of_tile[3]);
+    const F32Columns b = scan_tile(lower, first ? part : 7 - part, j, lane);
+    lily_mma_tf32(parts[1], a.low, b.high);
+    lily_mma_tf32(parts[2], a.high, b.low);
+    lily_mma_tf32(parts[0], a.high, b.high);
+    if (i > 3) continue; // past the first tile
+    UNROLL for (uint e = 0; e < 4; e++) {
+      const float all = parts[0][e] + (parts[1][e] + parts[2][e]);
+      sums[0][e] = i == part ? all : sums[0][e];
+      parts[0][e] = i == part ? sums[1][e] : parts[0][e];
+      parts[1][e] = i == part ? 0.0f : parts[1][e];
+      parts[2][e] = i == part ? 0.0f : parts[2][e];
+    }
+  }
+  UNROLL for (uint e = 0; e < 4; e++) sums[1][e] = parts[0][e] + (parts[1][e] + parts[2][e]);
+}
 
 // Grid: (128 / SCAN_VALUES, value heads), threads: SCAN_THREADS.
 [[max_total_threads_per_threadgroup(256)]] kernel void gated_delta_chunk_scan_mma(
@@ -316,20 +354,7 @@ inline float4 scan_sums(thread const float (&s)[4]) { return float4(s[0], s[1], 
     lily_meet(1 + side, 128);
 
     // U = T R, of this warp's tiles.
-    UNROLL for (uint j = 0; j < 8; j++) {
-      if (j > 7 - part) continue; // the whole warp
-      const float4 r = rs[j * 32];
-      const F32Rows a = f32_rows(r[0], r[1], r[2], r[3]);
-      F32Columns b = scan_tile(prepared, 7 - part, j, lane);
-      lily_mma_tf32(sum[1], a.low, b.high);
-      lily_mma_tf32(sum[1], a.high, b.low);
-      lily_mma_tf32(sum[1], a.high, b.high);
-      if (j > part) continue;
-      b = scan_tile(prepared, part, j, lane);
-      lily_mma_tf32(sum[0], a.low, b.high);
-      lily_mma_tf32(sum[0], a.high, b.low);
-      lily_mma_tf32(sum[0], a.high, b.high);
-    }
+    scan_tiles(sum, prepared, rs, part, lane);
     us[part * 32] = scan_sums(sum[0]);
     us[(7 - part) * 32] = scan_sums(sum[1]);
     lily_meet(1 + side, 128);
@@ -347,18 +372,8 @@ inline float4 scan_sums(thread const float (&s)[4]) { return float4(s[0], s[1], 
       UNROLL for (uint j = 0; j < 4; j++)
         b[j] = f32_columns(k_columns[scan_key(t * 8, j * 8)], k_columns[scan_key(t * 8 + 1, j * 8)]);
       f32_multiply<4>(s, a, b);
-      if (t > 7 - part) continue; // the whole warp
-      const F32Rows plain = f32_rows(of_tile[0], of_tile[1], of_tile[2], of_tile[3]);
-      F32Columns p = scan_tile(prepared + DELTA_P, 7 - part, t, lane);
-      lily_mma_tf32(done[1], plain.low, p.high);
-      lily_mma_tf32(done[1], plain.high, p.low);
-      lily_mma_tf32(done[1], plain.high, p.high);
-      if (t > part) continue;
-      p = scan_tile(prepared + DELTA_P, part, t, lane);
-      lily_mma_tf32(done[0], plain.low, p.high);
-      lily_mma_tf32(done[0], plain.high, p.low);
-      lily_mma_tf32(done[0], plain.high, p.high);
     }
+    scan_tiles(done, prepared + DELTA_P, us, part, lane);
     device float* to = out + ulong(begin) * out_ld + value + side * 16 + row;
     UNROLL for (uint i = 0; i < 2; i++)
       UNROLL for (uint e = 0; e < 4; e++) {
