@@ -47,7 +47,7 @@ if command -v compute-sanitizer >/dev/null; then
       run --greedy --no-thinking --max-tokens 6 "What is the moon?"
     part "$tool of tiny checkpoints" compute-sanitizer --tool $tool --error-exitcode 9 "$bin/tiny"
     part "$tool of 4 layers at full size" compute-sanitizer --tool $tool --error-exitcode 9 "$bin/lily" \
-      bench --synthetic --layers 4 --contexts 130 --decode-tokens 2 --rounds 1
+      bench --synthetic --layers 4 --contexts 130 --decode-tokens 2 --rounds 1 --no-warm-up --peak 1,1
   done
 else
   echo "SKIPPED: there is no compute-sanitizer here; tests/gpu/sanitize.sh runs the kernels on the emulator under sanitizers"

@@ -20,7 +20,11 @@ impl Chosen {
                 gpu::measure(metal, body)
             }
             #[cfg(target_os = "linux")]
-            Self::Cuda(cuda) => gpu::measure(&mut **cuda, lily_gpu::kernels::Body::Mma),
+            Self::Cuda(_) => {
+                // Another one, whose memory does not count as the model's.
+                let mut cuda = lily_gpu::device::cuda::Cuda::open()?;
+                gpu::measure(&mut cuda, lily_gpu::kernels::Body::Mma)
+            }
             #[cfg(feature = "emulated")]
             Self::Emulated(_) => Ok(None),
         }
