@@ -2,7 +2,7 @@
 //!
 //! - [`args`]: what can be typed.
 //! - [`source`]: the weights.
-//! - [`measure`]: one prompt length, timed.
+//! - [`mod@measure`]: one prompt length, timed.
 //! - [`roofline`]: what the device does at most.
 //! - [`report`]: the result as JSON and as a table; [`compare`] and [`plot`]: several of them side by side.
 
