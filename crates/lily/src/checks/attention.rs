@@ -87,14 +87,21 @@ pub fn check<G: Gpu>(lab: &mut Lab<'_, G>) -> Result<()> {
     for element in [Element::F32, Element::Bf16] {
         qk(lab, element, heads, kv_heads, None)?;
         qk(lab, element, heads, kv_heads, Some(&[0, 63, 64, 1000]))?;
-        let block = ATTENTION_BLOCK as usize;
-        for counts in [&[1][..], &[block - 1], &[block], &[block + 1], &[3, 2 * block + 5, 64]] {
-            decode(lab, element, heads, kv_heads, counts)?;
-        }
+        check_decode(lab, element)?;
     }
-    if lab.full {
-        // Both sides of the length from which blocks are longer.
-        for count in [4096, 16384, 16385] {
+    Ok(())
+}
+
+/// `attention_decode` on both sides of its blocks.
+pub fn check_decode<G: Gpu>(lab: &mut Lab<'_, G>, element: Element) -> Result<()> {
+    let (heads, kv_heads) = heads(lab);
+    let block = if lab.step == Body::Mma { 32 } else { ATTENTION_BLOCK as usize };
+    for counts in [&[1][..], &[block - 1], &[block], &[block + 1], &[3, 2 * block + 5, 64]] {
+        decode(lab, element, heads, kv_heads, counts)?;
+    }
+    if lab.full && element == Element::Bf16 {
+        // Both sides of lengths from which blocks are longer.
+        for count in [4096, 4097, 16384, 16385] {
             decode(lab, Element::Bf16, heads, kv_heads, &[count])?;
         }
     }
@@ -266,6 +273,7 @@ fn decode<G: Gpu>(
     kv_heads: usize,
     counts: &[usize],
 ) -> Result<()> {
+    let body = lab.step;
     let longest = counts.iter().copied().max().unwrap_or(1);
     let cache = Cache::new(lab, element, kv_heads, counts.len(), longest)?;
     let stride = 2 * heads * HEAD;
@@ -279,17 +287,17 @@ fn decode<G: Gpu>(
     let (q, projections) = (lab.input(&q)?, lab.input(&projections)?);
     let positions = lab.words(&counts.iter().map(|&n| n as u32 - 1).collect::<Vec<_>>())?;
     let out = lab.output(want.len())?;
-    let scratch = attention_decode_scratch(Body::Simdgroup, element, counts.len() as u32, heads as u32, longest as u32);
+    let scratch = attention_decode_scratch(body, element, counts.len() as u32, heads as u32, longest as u32);
     let scratch = lab.gpu.allocate(scratch.max(16), Contents::Activations)?;
     let read = counts.iter().sum::<usize>() * 2 * kv_heads * HEAD;
     lab.check(
-        "attention_decode",
+        lab.step_name("attention_decode", "attention_d. mma"),
         format!("contexts {counts:?}, {heads}/{kv_heads} heads, {element:?}"),
         Work::Bytes(read as u64 * element.size()),
         2e-5,
         |gpu| {
             let a = AttentionDecode {
-                body: Body::Simdgroup,
+                body,
                 q: View::of(&q),
                 kv: cache.view(),
                 positions: View::of(&positions),

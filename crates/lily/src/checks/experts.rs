@@ -18,10 +18,16 @@ pub fn check<G: Gpu>(lab: &mut Lab<'_, G>) -> Result<()> {
     routing(lab, 5, 8, 4)?;
     routing(lab, 9, 256, 8)?;
     combine(lab, 3, if lab.full { 2048 } else { 128 }, 8)?;
-    let shapes: &[(usize, usize, usize)] = if lab.full { &[(2048, 512, 32)] } else { &[(128, 64, 8), (1024, 128, 8)] };
+    check_decode(lab)
+}
+
+/// Decode's two dispatches.
+pub fn check_decode<G: Gpu>(lab: &mut Lab<'_, G>) -> Result<()> {
+    let shapes: &[(usize, usize, usize)] =
+        if lab.full { &[(2048, 512, 32)] } else { &[(128, 64, 8), (1024, 128, 8), (512, 256, 8)] };
     for &(hidden, width, count) in shapes {
-        for (batch, bits) in [(1, 4), (3, 4), (8, 8), (2, 16)] {
-            step(lab, hidden, width, count, batch, bits)?;
+        for (batch, bits, shared_bits) in [(1, 4, 4), (3, 4, 8), (8, 8, 8), (2, 16, 8)] {
+            step(lab, hidden, width, count, batch, bits, shared_bits)?;
         }
     }
     Ok(())
@@ -212,12 +218,14 @@ fn step<G: Gpu>(
     count: usize,
     batch: usize,
     bits: u32,
+    shared_bits: u32,
 ) -> Result<()> {
+    let body = lab.step;
     let chosen = if count >= 32 { 8 } else { 4 };
     let (gate, up) = (lab.matrix(count * width, hidden, bits)?, lab.matrix(count * width, hidden, bits)?);
     let down = lab.matrix(count * hidden, width, bits)?;
-    let (shared_gate, shared_up) = (lab.matrix(width, hidden, 8)?, lab.matrix(width, hidden, 8)?);
-    let shared_down = lab.matrix(hidden, width, 8)?;
+    let (shared_gate, shared_up) = (lab.matrix(width, hidden, shared_bits)?, lab.matrix(width, hidden, shared_bits)?);
+    let shared_down = lab.matrix(hidden, width, shared_bits)?;
     let (x, weight) = (lab.random.values(batch * hidden, 1.0), lab.random.values(hidden, 0.3));
     let stride = count + 1;
     let logits = lab.random.values(batch * stride, 3.0);
@@ -249,13 +257,13 @@ fn step<G: Gpu>(
     let own = |m: &TestMatrix<G::Buffer>| m.bytes() / count as u64 * (batch * chosen) as u64;
     let (batch, count, chosen) = (batch as u32, count as u32, chosen as u32);
     lab.check(
-        "moe_gate_up_step",
+        lab.step_name("moe_gate_up_step", "moe_gate_up mma"),
         shape.clone(),
         Work::Bytes(own(&gate) + own(&up) + shared_gate.bytes() + shared_up.bytes()),
         1e-5,
         |gpu| {
             let s = MoeGateUpStep {
-                body: Body::Simdgroup,
+                body,
                 gate: &gate.device,
                 up: &up.device,
                 shared_gate: &shared_gate.device,
@@ -276,17 +284,17 @@ fn step<G: Gpu>(
     );
     // From the reference's inner values, so that an error stays where it is.
     let (act, ids) = (lab.input(&act)?, lab.words(&ids)?);
-    let partials = moe_partials(Body::Simdgroup, &down.device, &shared_down.device, chosen) as usize;
+    let partials = moe_partials(body, &down.device, &shared_down.device, chosen) as usize;
     let partials_out = lab.output(batch as usize * partials)?;
     let squares: Vec<f32> = after.chunks_exact(hidden).map(squares).collect();
     lab.check(
-        "moe_down_step",
+        lab.step_name("moe_down_step", "moe_down mma"),
         shape,
         Work::Bytes(own(&down) + shared_down.bytes()),
         1e-5,
         |gpu| {
             let s = MoeDownStep {
-                body: Body::Simdgroup,
+                body,
                 down: &down.device,
                 shared_down: &shared_down.device,
                 experts: View::of(&ids),

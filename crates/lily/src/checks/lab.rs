@@ -177,6 +177,8 @@ pub struct Lab<'g, G: Gpu> {
     pub random: Random,
     /// The dimensions of the 35B model.
     pub full: bool,
+    /// What multiplies in the kernels of a decoded token.
+    pub step: Body,
     /// Told of each check when it is over.
     report: &'g mut dyn FnMut(&Outcome),
     /// Every check so far.
@@ -186,7 +188,12 @@ pub struct Lab<'g, G: Gpu> {
 impl<'g, G: Gpu> Lab<'g, G> {
     /// No check made yet.
     pub fn new(gpu: &'g mut G, full: bool, report: &'g mut dyn FnMut(&Outcome)) -> Self {
-        Self { gpu, random: Random::new("doctor"), full, report, outcomes: Vec::new() }
+        Self { gpu, random: Random::new("doctor"), full, step: Body::Simdgroup, report, outcomes: Vec::new() }
+    }
+
+    /// A kernel of a decoded token by what multiplies.
+    pub fn step_name(&self, plain: &'static str, mma: &'static str) -> &'static str {
+        if self.step == Body::Mma { mma } else { plain }
     }
 
     /// Runs once what `encode` encodes and has `error` compare; where the device tells times, runs it again for them.

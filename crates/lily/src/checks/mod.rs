@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use lily_gpu::kernels::{Body, CopySlices, View, copy_slices};
+use lily_gpu::kernels::{Body, CopySlices, Element, View, copy_slices};
 use lily_gpu::{Contents, Gpu};
 
 pub(crate) use lab::time;
@@ -54,6 +54,10 @@ pub fn examine<G: Gpu>(gpu: &mut G, fast: Result<Body, &str>, full: bool) -> Res
         if body == Body::Mma {
             attention::check_prefill(&mut lab, body)?;
             linear::check_prefill(&mut lab, body)?;
+            lab.step = body;
+            products::check_decode(&mut lab)?;
+            attention::check_decode(&mut lab, Element::Bf16)?;
+            experts::check_decode(&mut lab)?;
         }
     }
     let outcomes = lab.outcomes;
@@ -63,7 +67,7 @@ pub fn examine<G: Gpu>(gpu: &mut G, fast: Result<Body, &str>, full: bool) -> Res
     println!();
     match (fast, of_fast) {
         (Err(reason), _) => println!("Products of prefill: simdgroup_matrix, as {reason}."),
-        (Ok(Body::Mma), n) => println!("Products of prefill: mma instructions; {n} of their checks failed."),
+        (Ok(Body::Mma), n) => println!("Products: mma instructions; {n} of their checks failed."),
         (Ok(_), 0) => println!("Products of prefill: tensor operations."),
         (Ok(_), n) => println!(
             "Products of prefill: simdgroup_matrix is safe; {n} checks of tensor operations failed. \

@@ -64,8 +64,9 @@ fn gemv<G: Gpu>(lab: &mut Lab<'_, G>, cols: usize, shapes: &[(usize, u32)], batc
     let (x, partials) = (lab.input(&x)?, lab.input(&partials)?);
     let weight = lab.input(&weight)?;
     let y = lab.output(batch * outputs)?;
+    let body = lab.step;
     lab.check(
-        "affine_gemv",
+        lab.step_name("affine_gemv", "affine_gemv mma"),
         format!("{}, {batch} rows", described(cols, shapes)),
         Work::Bytes(bytes),
         5e-6,
@@ -74,7 +75,7 @@ fn gemv<G: Gpu>(lab: &mut Lab<'_, G>, cols: usize, shapes: &[(usize, u32)], batc
             let devices: Vec<_> = all.iter().map(|m| &m.device).collect();
             let input = GemvInput::Normed { x: View::of(&x), norm };
             let output = GemvOutput::Rows { y: View::of(&y), stride: outputs as u32 };
-            affine_gemv(gpu, Body::Simdgroup, &devices, &input, &output, batch as u32)
+            affine_gemv(gpu, body, &devices, &input, &output, batch as u32)
         },
         |lab| Ok(difference(&lab.read(&y)?, &want)),
     );
@@ -88,18 +89,19 @@ fn residual<G: Gpu>(lab: &mut Lab<'_, G>, rows: usize, cols: usize, batch: usize
     let want: Vec<f32> = m.times(Element::F32, &input).iter().zip(&stream).map(|(a, b)| a + b).collect();
     let squares: Vec<f32> =
         want.chunks_exact(rows).map(|r| r.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() as f32).collect();
-    let count = gemv_partials(Body::Simdgroup, &m.device);
+    let count = gemv_partials(lab.step, &m.device);
     let (input, stream) = (lab.input(&input)?, lab.input(&stream)?);
     let partials = lab.output(batch * count as usize)?;
+    let body = lab.step;
     lab.check(
-        "affine_gemv",
+        lab.step_name("affine_gemv", "affine_gemv mma"),
         format!("{cols} → {rows}/4 added to the stream, {batch} rows"),
         Work::Bytes(m.bytes()),
         5e-6,
         |gpu| {
             let from = GemvInput::Rows { x: View::of(&input), stride: cols as u32 };
             let to = GemvOutput::Residual { x: View::of(&stream), partials: View::of(&partials) };
-            affine_gemv(gpu, Body::Simdgroup, &[&m.device], &from, &to, batch as u32)
+            affine_gemv(gpu, body, &[&m.device], &from, &to, batch as u32)
         },
         |lab| {
             let sums: Vec<f32> = lab.read(&partials)?.chunks_exact(count as usize).map(|p| p.iter().sum()).collect();

@@ -1,11 +1,15 @@
 //! With `LILY_TEST_DEVICE=cuda` on a machine with a GPU; the first test everywhere.
 
 use super::*;
-use crate::kernels::{CopySlices, View, copy_slices};
+use crate::kernels::{Body, CopySlices, DeviceMatrix, GemvInput, GemvOutput, View, affine_gemv, copy_slices};
 
 fn gpu(graphs: bool) -> Option<Cuda> {
+    with(Options { graphs, ..Options::default() })
+}
+
+fn with(options: Options) -> Option<Cuda> {
     let wanted = std::env::var("LILY_TEST_DEVICE").is_ok_and(|d| d == "cuda");
-    wanted.then(|| Cuda::with(Options { graphs, ..Options::default() }).expect("LILY_TEST_DEVICE=cuda"))
+    wanted.then(|| Cuda::with(options).expect("LILY_TEST_DEVICE=cuda"))
 }
 
 #[test]
@@ -59,6 +63,51 @@ fn graphs_do_what_single_launches_do() {
             assert!(read(&gpu, &last) == data, "graphs: {graphs}");
         }
     }
+}
+
+/// Products each of which needs all of the one before, in graphs whose kernels begin early and in others.
+#[test]
+fn kernels_that_overlap_wait_for_one_another() {
+    const SIZE: usize = 2048;
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    for (graphs, overlap) in [(false, false), (true, false), (true, true)] {
+        let Some(mut gpu) = with(Options { graphs, overlap, ..Options::default() }) else { return };
+        let mut state = 1u64;
+        let mut random = |bytes: usize| -> Vec<u8> {
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) as u8
+            };
+            (0..bytes).map(|_| next()).collect()
+        };
+        // Codes times 1/256 minus 7.5/256: a product keeps the size of what it is given.
+        let matrices: Vec<DeviceMatrix<Buffer>> = (0..5)
+            .map(|_| DeviceMatrix {
+                rows: SIZE as u32,
+                cols: SIZE as u32,
+                bits: 4,
+                codes: bytes(&gpu, &random(SIZE * SIZE / 2)),
+                scales: bytes(&gpu, &[0x80u8, 0x3b].repeat(SIZE * SIZE / 64)),
+                biases: bytes(&gpu, &[0xf0u8, 0xbc].repeat(SIZE * SIZE / 64)),
+            })
+            .collect();
+        let from: Vec<u8> = random(SIZE).iter().flat_map(|&b| (f32::from(b) / 128.0 - 1.0).to_ne_bytes()).collect();
+        let rows: Vec<Buffer> = (0..2).map(|_| bytes(&gpu, &from)).collect();
+        for _ in 0..6 {
+            for i in 0..30 {
+                let (x, y) = (View::of(&rows[i % 2]), View::of(&rows[1 - i % 2]));
+                let (input, output) =
+                    (GemvInput::Rows { x, stride: SIZE as u32 }, GemvOutput::Rows { y, stride: SIZE as u32 });
+                affine_gemv(&mut gpu, Body::Mma, &[&matrices[i % 5]], &input, &output, 1).unwrap();
+            }
+            let ticket = gpu.commit().unwrap();
+            gpu.wait(ticket).unwrap();
+            all.push(read(&gpu, &rows[0]));
+        }
+    }
+    assert!(all[0].iter().any(|b| *b != 0) && all[0] != all[1]);
+    let first = &all[..6];
+    assert!(all.chunks(6).all(|c| c == first), "the same bits in each way");
 }
 
 /// Buffers may be dropped as soon as the commands are encoded.
