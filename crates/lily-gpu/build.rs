@@ -24,7 +24,15 @@ fn main() {
 
 #[cfg(feature = "emulated")]
 fn emulator() {
-    for path in ["src/args.rs", "src/msl", "src/shader.rs", "src/kernels", "src/device/emulated"] {
+    for path in [
+        "src/args.rs",
+        "src/msl",
+        "src/shader.rs",
+        "src/kernels",
+        "src/ablate/attention.metal",
+        "src/ablate/memory.metal",
+        "src/device/emulated",
+    ] {
         println!("cargo::rerun-if-changed={path}");
     }
     println!("cargo::rerun-if-env-changed=LILY_SANITIZE");

@@ -11,7 +11,8 @@ mkdir -p "$folder"
 
 cargo run --quiet --package lily-gpu --locked --example kernel_source -- cuda >"$folder/kernels.cu"
 cargo run --quiet --package lily-gpu --locked --example kernel_source -- cuda-mma >"$folder/mma.cu"
-stamp=$(cat "$folder/kernels.cu" "$folder/mma.cu" tests/gpu/nvrtc.py <(echo "$package") | sha256sum | cut -c1-32)
+cargo run --quiet --package lily-gpu --locked --example kernel_source -- cuda-ablate >"$folder/ablate.cu"
+stamp=$(cat "$folder/kernels.cu" "$folder/mma.cu" "$folder/ablate.cu" tests/gpu/nvrtc.py <(echo "$package") | sha256sum | cut -c1-32)
 if [ "$(cat "$folder/stamp" 2>/dev/null)" = "$stamp" ]; then
   echo "these kernels have compiled for sm_90a before"
   exit 0
@@ -25,4 +26,5 @@ if ! { [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; } ||
 fi
 "$venv/bin/python" tests/gpu/nvrtc.py "$folder/kernels.cu"
 "$venv/bin/python" tests/gpu/nvrtc.py "$folder/mma.cu"
+"$venv/bin/python" tests/gpu/nvrtc.py "$folder/ablate.cu"
 echo "$stamp" >"$folder/stamp"

@@ -1,7 +1,7 @@
-//! Prints the kernels for another compiler, for the scripts in `tests/gpu`: `kernel_source metal|strict|cuda|cuda-mma`.
+//! Prints the kernels for another compiler, for the scripts in `tests/gpu`: `kernel_source metal|strict|cuda|cuda-mma|cuda-ablate`.
 
 use lily_gpu::msl::Program;
-use lily_gpu::{mma_source, program, source};
+use lily_gpu::{ablate_source, mma_source, program, source};
 
 fn main() {
     let form = std::env::args().nth(1).unwrap_or_default();
@@ -11,8 +11,9 @@ fn main() {
         // Tensor operations are Metal's alone.
         "cuda" => Program::parse(&source(), &["LILY_CUDA"]).and_then(|program| program.cuda()),
         "cuda-mma" => Program::parse(&mma_source(), &["LILY_CUDA"]).and_then(|program| program.cuda()),
+        "cuda-ablate" => Program::parse(&ablate_source(), &["LILY_CUDA"]).and_then(|program| program.cuda()),
         _ => {
-            eprintln!("usage: kernel_source metal|strict|cuda|cuda-mma");
+            eprintln!("usage: kernel_source metal|strict|cuda|cuda-mma|cuda-ablate");
             std::process::exit(2);
         }
     };

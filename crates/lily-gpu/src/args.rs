@@ -374,4 +374,35 @@ arg_structs! {
         /// From scales to biases.
         factor: f32,
     }
+    /// Of `ablate_attention_*`.
+    AblateAttentionArgs {
+        /// Values from one page of the cache to the next.
+        page_stride: u64,
+        /// Query heads.
+        query_heads: u32,
+        /// Key/value heads.
+        kv_heads: u32,
+        /// Values from one row of projections to the next.
+        stride: u32,
+        /// Pages of a row of the page table.
+        table_stride: u32,
+        /// Parts that `partials` has room for: those of the grid.
+        parts: u32,
+        /// Parts that a sequence is cut into; 0: blocks of a fixed size.
+        splits: u32,
+    }
+    /// Of `ablate_expand`.
+    AblateExpandArgs {
+        /// Of the matrix.
+        values: u64,
+        /// Of a value: 4 or 8.
+        bits: u32,
+        /// Padding.
+        unused: u32,
+    }
+    /// Of `ablate_keys_*`.
+    AblateKeysArgs {
+        /// Rows of keys of a kv head.
+        positions: u32,
+    }
 }

@@ -1,6 +1,7 @@
 //! The shader source: shared definitions, argument structs and kernels, concatenated in a fixed order. Metal compiles it at
 //! run time, where no `#include` of our own can be resolved; the other devices take the same text through `msl`. There are
-//! two libraries, as the kernels that use tensor operations need a newer Metal; CUDA has a second text too.
+//! two libraries, as the kernels that use tensor operations need a newer Metal; CUDA has a second text too. Kernels for ablations
+//! are a text of their own everywhere.
 
 use crate::args::STRUCTS;
 
@@ -45,11 +46,10 @@ const TENSOR_PARTS: &[(&str, &str)] = &[
 ];
 
 /// Parts of the first text that the second repeats.
-const SHARED_PARTS: &[&str] =
-    &["common.metal", "kv.metal", "moe_route.metal", "product.metal", "affine_gemm.metal", "grouped_gemm.metal"];
+const SHARED_PARTS: &[&str] = &["common.metal", "product.metal", "affine_gemm.metal", "grouped_gemm.metal"];
 
 /// Parts of the first text that `MMA_PARTS` need besides.
-const MMA_SHARED_PARTS: &[&str] = &["gated_delta_layout.metal"];
+const MMA_SHARED_PARTS: &[&str] = &["kv.metal", "moe_route.metal", "gated_delta_layout.metal"];
 
 /// `kernels/hopper/`: kernels with PTX instructions (`msl/mma.h`), twins of those above for NVIDIA GPUs. Their names end in
 /// `_mma`.
@@ -65,6 +65,17 @@ const MMA_PARTS: &[(&str, &str)] = &[
     ("hopper/moe_map_mma.metal", include_str!("kernels/hopper/moe_map_mma.metal")),
     ("hopper/gated_delta_chunk_mma.metal", include_str!("kernels/hopper/gated_delta_chunk_mma.metal")),
 ];
+
+/// What `lily bench --ablate` compares kernels with. Their names begin with `ablate_`; no other command runs them.
+const ABLATE_PARTS: &[(&str, &str)] = &[
+    ("ablate/attention.metal", include_str!("ablate/attention.metal")),
+    ("ablate/memory.metal", include_str!("ablate/memory.metal")),
+];
+
+/// Whether a kernel stands in the text for ablations.
+pub fn is_ablate(kernel: &str) -> bool {
+    kernel.starts_with("ablate_")
+}
 
 /// Whether a kernel stands in CUDA's second text.
 pub fn is_mma(kernel: &str) -> bool {
@@ -98,13 +109,20 @@ pub fn mma_source() -> String {
     head.to_string() + &arguments() + &joined(shared().chain(also).chain(MMA_PARTS))
 }
 
+/// The text of the kernels for ablations, which stands alone and is compiled only where they run. Metal language 3.1.
+pub fn ablate_source() -> String {
+    let head = "#include <metal_stdlib>\n#include <metal_simdgroup>\nusing namespace metal;\n";
+    let shared = PARTS.iter().filter(|part| ["common.metal", "kv.metal"].contains(&part.0));
+    head.to_string() + &arguments() + &joined(shared.chain(ABLATE_PARTS))
+}
+
 fn shared() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
     PARTS.iter().filter(|part| SHARED_PARTS.contains(&part.0))
 }
 
 /// All kernels in one text, for the signatures and for the emulator.
 pub fn whole_source() -> String {
-    source() + &joined(TENSOR_PARTS.iter())
+    source() + &joined(TENSOR_PARTS.iter().chain(ABLATE_PARTS))
 }
 
 fn arguments() -> String {

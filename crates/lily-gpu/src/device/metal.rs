@@ -23,7 +23,7 @@ use objc2_metal::{
 use crate::check::{check, program};
 use crate::gpu::{Arg, Contents, Dispatched, Finished, Gpu, GpuError, Launch, Ticket, check_range};
 use crate::kernels::{Body, tensor_layout, tensor_parity};
-use crate::shader::is_tensor;
+use crate::shader::{is_ablate, is_tensor};
 
 type Object<T> = Retained<ProtocolObject<T>>;
 
@@ -37,6 +37,8 @@ pub struct Metal {
     library: Object<dyn MTLLibrary>,
     /// The kernels with tensor operations, or why there are none.
     tensor: Result<Object<dyn MTLLibrary>, String>,
+    /// The kernels of ablations, once one of them is wanted.
+    ablate: Option<Object<dyn MTLLibrary>>,
     pipelines: HashMap<Specialised, Object<dyn MTLComputePipelineState>>,
     open: Option<Open>,
     committed: BTreeMap<Ticket, (Object<dyn MTLCommandBuffer>, Vec<Dispatched>)>,
@@ -99,6 +101,7 @@ impl Metal {
             queue,
             library,
             tensor,
+            ablate: None,
             pipelines: HashMap::new(),
             open: None,
             committed: BTreeMap::new(),
@@ -159,10 +162,15 @@ impl Metal {
         }
         let error =
             |e: Retained<objc2_foundation::NSError>| GpuError::launch(kernel, e.localizedDescription().to_string());
-        let library = match &self.tensor {
+        if is_ablate(kernel) && self.ablate.is_none() {
+            let library = compile(&self.device, &crate::ablate_source(), MTLLanguageVersion::Version3_1);
+            self.ablate = Some(library.map_err(GpuError::Shader)?);
+        }
+        let library = match (&self.tensor, &self.ablate) {
+            (_, Some(library)) if is_ablate(kernel) => library,
             _ if !is_tensor(kernel) => &self.library,
-            Ok(library) => library,
-            Err(reason) => return Err(GpuError::launch(kernel, reason.as_str())),
+            (Ok(library), _) => library,
+            (Err(reason), _) => return Err(GpuError::launch(kernel, reason.as_str())),
         };
         let function =
             library.newFunctionWithName_constantValues_error(&NSString::from_str(kernel), &given).map_err(error)?;

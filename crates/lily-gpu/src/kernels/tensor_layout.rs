@@ -131,14 +131,16 @@ mod tests {
         }
     }
 
-    /// Metal compiles the two texts apart: each must be whole, and hold its kernels only.
+    /// Metal compiles the texts apart: each must be whole, and hold its kernels only.
     #[test]
-    fn the_two_libraries_share_no_kernel() {
+    fn libraries_share_no_kernel() {
         let of = |text: &str| Program::parse(text, &[]).unwrap();
-        let (first, second) = (of(&crate::source()), of(&crate::tensor_source()));
-        assert!(first.kernels().iter().all(|k| !crate::is_tensor(&k.name)));
+        let (first, second, ablate) = (of(&crate::source()), of(&crate::tensor_source()), of(&crate::ablate_source()));
+        assert!(first.kernels().iter().all(|k| !crate::is_tensor(&k.name) && !crate::is_ablate(&k.name)));
         assert!(second.kernels().iter().all(|k| crate::is_tensor(&k.name)));
-        assert_eq!(first.kernels().len() + second.kernels().len(), crate::program().kernels().len());
+        assert!(ablate.kernels().iter().all(|k| crate::is_ablate(&k.name)));
+        let kernels: usize = [&first, &second, &ablate].iter().map(|p| p.kernels().len()).sum();
+        assert_eq!(kernels, crate::program().kernels().len());
         // A tensor kernel takes its twin's arguments.
         for k in second.kernels().iter().filter(|k| k.name != "layout_tensor") {
             let twin = first.kernel(k.name.trim_end_matches("_tensor")).unwrap();

@@ -129,6 +129,11 @@ impl<G: Gpu> Program<G> {
         &self.gpu
     }
 
+    /// As [`Self::gpu`]; not while a command buffer is open.
+    pub fn gpu_mut(&mut self) -> &mut G {
+        &mut self.gpu
+    }
+
     /// The numbers of the checkpoint.
     pub fn shape(&self) -> &Shape {
         &self.shape

@@ -25,20 +25,27 @@ pub use compile::cache_folder;
 
 type Call<T> = Result<T, GpuError>;
 
-/// The shader source as this device sees it: all kernels but those with matrix instructions, and these.
-fn programs() -> &'static [Program; 2] {
-    static PROGRAMS: LazyLock<[Program; 2]> = LazyLock::new(|| {
-        [crate::source(), crate::mma_source()].map(|source| match Program::parse(&source, &["LILY_CUDA"]) {
-            Ok(program) => program,
-            Err(e) => panic!("{e}"),
+/// The shader source as this device sees it: all kernels but those with matrix instructions, these, and those of ablations.
+fn programs() -> &'static [Program; 3] {
+    static PROGRAMS: LazyLock<[Program; 3]> = LazyLock::new(|| {
+        [crate::source(), crate::mma_source(), crate::ablate_source()].map(|source| {
+            match Program::parse(&source, &["LILY_CUDA"]) {
+                Ok(program) => program,
+                Err(e) => panic!("{e}"),
+            }
         })
     });
     &PROGRAMS
 }
 
+/// In which of these a kernel stands.
+fn text(kernel: &str) -> usize {
+    if crate::is_ablate(kernel) { 2 } else { usize::from(crate::is_mma(kernel)) }
+}
+
 /// Where a kernel stands.
 fn program(kernel: &str) -> &'static Program {
-    &programs()[usize::from(crate::is_mma(kernel))]
+    &programs()[text(kernel)]
 }
 
 /// The driver's answer.
@@ -301,7 +308,13 @@ impl Cuda {
         Ok(if is_hopper(self.context.capability()?) { Body::Mma } else { Body::Simdgroup })
     }
 
-    /// Compiles every kernel that has no function constants, several at a time, so that none is compiled while a prompt waits.
+    /// Whether command buffers that repeat become graphs, from the next one on.
+    pub fn set_graphs(&mut self, on: bool) {
+        self.graphs = on.then(Graphs::default);
+    }
+
+    /// Compiles every kernel of the engine that has no function constants, several at a time, so that none is compiled while a
+    /// prompt waits.
     ///
     /// # Errors
     /// [`GpuError::Shader`] with the compiler's text.
@@ -309,6 +322,9 @@ impl Cuda {
         let workers = std::thread::available_parallelism().map_or(1, usize::from).min(16);
         let (context, compiler) = (&*self.context, &self.compiler);
         compile_in_parallel(self.context.capability()?, workers, |kernel| {
+            if crate::is_ablate(&kernel.name) {
+                return Ok(());
+            }
             context.function(compiler, kernel, &[]).map(|_| ())
         })
     }
@@ -419,7 +435,7 @@ fn compile_in_parallel(
     one: impl Fn(&'static Kernel) -> Call<()> + Sync,
 ) -> Call<()> {
     // The second text repeats kernels of the first.
-    let stands = |i: usize, k: &Kernel| i == usize::from(crate::is_mma(&k.name)) && (i == 0 || is_hopper(capability));
+    let stands = |i: usize, k: &Kernel| i == text(&k.name) && (i != 1 || is_hopper(capability));
     let all = programs().iter().enumerate();
     let kernels = Mutex::new(all.flat_map(|(i, p)| p.kernels().iter().filter(move |k| stands(i, k))));
     let failed = Mutex::new(None);
