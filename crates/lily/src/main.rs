@@ -4,6 +4,7 @@
 //!
 //! Exit status: 0, 1 after an error, 2 for wrong usage, 130 when Ctrl-C stopped it.
 
+mod ablate;
 mod bench;
 mod chat;
 #[cfg(any(target_os = "macos", target_os = "linux", feature = "emulated"))]

@@ -226,6 +226,10 @@ impl<G: SingleLaunches> Gpu for Ablated<G> {
         self.gpu.share(host, contents)
     }
 
+    fn peak_bytes(&self) -> Option<u64> {
+        self.gpu.peak_bytes()
+    }
+
     fn bytes(&self, buffer: &G::Buffer) -> u64 {
         self.gpu.bytes(buffer)
     }

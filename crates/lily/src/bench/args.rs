@@ -18,6 +18,9 @@ pub struct BenchArgs {
     /// Instead of times, count dispatches and bytes of the GPU program on the emulator, at the dimensions of the 35B model
     #[arg(long, conflicts_with_all = ["synthetic", "json"])]
     pub count: bool,
+    /// Compare the GPU program with itself, each of its ideas off and on (docs/bench.md)
+    #[arg(long, conflicts_with_all = ["count", "contexts", "from", "compare", "plot", "peak", "no_warm_up"])]
+    pub ablate: bool,
     /// Layers of the random weights, a multiple of 4; 40 is the whole model, 19.5 GB
     #[arg(long, default_value_t = 4, requires = "synthetic", value_name = "N")]
     pub layers: usize,

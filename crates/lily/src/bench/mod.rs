@@ -24,8 +24,10 @@ pub use args::BenchArgs;
 use compare::Named;
 use measure::Plan;
 pub use measure::argmax;
+pub use report::now;
 use report::{Report, Roofline};
-use source::{Source, decode_weight_bytes};
+pub use source::Source;
+use source::decode_weight_bytes;
 
 use crate::device;
 use crate::device::Chosen;
@@ -36,6 +38,9 @@ pub fn bench(args: BenchArgs) -> Result<()> {
         let lengths = args.contexts.map_or(vec![512], |c| c.0);
         ensure!(lengths.len() == 1, "--count takes one prompt length");
         return crate::count::count(lengths[0] as u32);
+    }
+    if args.ablate {
+        return crate::ablate::ablate(&args);
     }
     // Read first: a file that cannot be used is known before anything is measured.
     let others = args.compare.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?;
@@ -141,6 +146,6 @@ fn given([copy_gb_s, matmul_tflops]: [f64; 2]) -> Roofline {
 }
 
 /// As it was typed, without the path of the program.
-fn command() -> String {
+pub fn command() -> String {
     std::iter::once("lily".into()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
 }

@@ -145,6 +145,13 @@ fn benchmark_refuses_prompts_that_are_too_long() {
 }
 
 #[test]
+fn ablations_are_of_a_gpu() {
+    let done = run(&["bench", "--ablate", "--device", "cpu"]);
+    assert_eq!(done.code, Some(1));
+    has(&done.err, "--device cuda");
+}
+
+#[test]
 fn synthetic_layers_come_in_fours() {
     let done = run(&["bench", "--synthetic", "--layers", "6"]);
     assert_eq!(done.code, Some(1));
