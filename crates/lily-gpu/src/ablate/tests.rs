@@ -89,18 +89,21 @@ fn expanded_weights_are_those_that_the_product_makes_itself() {
         let mut case = Case::new(&checkpoint, body, element);
         for tokens in [3, 40] {
             let (with, _) = case.prefill(tokens, None);
-            for expanded in [true, false] {
-                let (without, replaced) = case.prefill(tokens, Some(Without::FusedDequantisation { expanded }));
-                match body {
-                    Body::Simdgroup | Body::Tensor => {
-                        assert_eq!(replaced, if expanded { 8 } else { 0 }, "gate with up, and down, of four layers");
-                        assert!(with == without, "{body:?}, {tokens} tokens");
-                    }
-                    // It rounds a weight once, the expansion to F32 and then to BF16; and another kernel sums otherwise.
-                    Body::Mma => {
-                        assert_eq!(replaced, if expanded { 16 } else { 8 });
-                        assert_close(&without, &with, 0.02);
-                    }
+            let (fused, of_fused) = case.prefill(tokens, Some(Without::FusedDequantisation { expanded: false }));
+            let (expanded, of_expanded) = case.prefill(tokens, Some(Without::FusedDequantisation { expanded: true }));
+            match body {
+                Body::Simdgroup | Body::Tensor => {
+                    assert_eq!((of_fused, of_expanded), (0, 8), "gate with up, and down, of four layers");
+                    assert!(with == fused && with == expanded, "{body:?}, {tokens} tokens");
+                }
+                Body::Mma => {
+                    assert_eq!((of_fused, of_expanded), (8, 16));
+                    // The product rounds a weight once, the expansion to F32 and then to BF16.
+                    assert_close(&expanded, &fused, 0.02);
+                    // The program's kernel sums otherwise: a row may choose another expert where two are as good.
+                    let rows = with.chunks(256).zip(fused.chunks(256));
+                    let far = rows.filter(|(a, b)| a.iter().zip(*b).any(|(a, b)| (a - b).abs() > 0.5)).count();
+                    assert!(far * 5 <= tokens as usize, "{far} of {tokens} rows differ");
                 }
             }
         }
@@ -150,7 +153,8 @@ fn attention_of_every_baseline_is_the_programs() {
     let checkpoint = checkpoint();
     // Tensor operations are prefill's alone.
     for (body, element) in bodies().into_iter().filter(|b| b.0 != Body::Tensor) {
-        let tolerance = 1e-4;
+        // Matrix instructions take softmax's weights as two BF16 parts.
+        let tolerance = if body == Body::Mma { 1e-3 } else { 1e-4 };
         let mut case = Case::new(&checkpoint, body, element);
         // One block; several; parts of more than one block, and parts that some sequences do not have.
         for (context, splits) in [(40, vec![None, Some(3)]), (700, vec![None, Some(1), Some(3), Some(32)])] {
