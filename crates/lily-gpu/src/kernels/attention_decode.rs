@@ -66,12 +66,6 @@ impl Cut {
         }
     }
 
-    /// Positions that a threadgroup takes of a sequence with `count` positions.
-    #[cfg(test)]
-    fn span(self, count: u32) -> u32 {
-        self.steps().iter().find(|s| count <= s.0).map_or(0, |s| s.1)
-    }
-
     /// The most spans that a sequence of up to `positions` positions can have.
     fn spans(self, positions: u32) -> u32 {
         let mut most = 0;
@@ -94,7 +88,8 @@ pub fn attention_decode_scratch(body: Body, element: Element, sequences: u32, qu
 }
 
 /// Softmax attention of one row a sequence over its cached positions, times the sigmoid of its gate. One dispatch where no
-/// sequence has more than [`ATTENTION_BLOCK`] positions (32 with the matrix instructions of [`Body::Mma`]), else two; the bits of a row depend on its own sequence alone.
+/// sequence has more than [`ATTENTION_BLOCK`] positions (32 with the matrix instructions of [`Body::Mma`]), else two; the bits of
+/// a row depend on its own sequence alone.
 ///
 /// # Errors
 /// Of [`Gpu::encode`].
