@@ -54,7 +54,9 @@ if [ "$(uname -sm)" = "Linux x86_64" ] && command -v c++ >/dev/null; then
   step "every kernel by lily doctor on the emulator"
   cargo clippy --package lily --all-targets --features emulated --locked -- -D warnings
   cargo run --package lily --features emulated --locked --quiet -- doctor --device emulated
-  cargo test --package lily --features emulated --locked ablate
+
+  step "lily bench and its ablation on the emulated GPU"
+  tests/gpu/bench.sh "$(target)/debug/lily"
 
   step "a chat on the emulated GPU"
   tests/gpu/chat.sh "$(target)/debug/lily"

@@ -114,36 +114,3 @@ fn measure<G: SingleLaunches>(
     }
     Ok(())
 }
-
-#[cfg(all(test, feature = "emulated", feature = "demo"))]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::cli::{Cli, Command};
-
-    #[test]
-    fn everything_runs_on_the_emulator_and_is_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ablate.json");
-        let typed = ["lily", "bench", "--ablate", "--device", "emulated", "--json", path.to_str().unwrap()];
-        let Command::Bench(args) = Cli::try_parse_from(typed).unwrap().command else { unreachable!() };
-        ablate(&args).unwrap();
-        let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-        let rows = report["rows"].as_array().unwrap();
-        let ideas: Vec<&str> = rows.iter().map(|row| row["idea"].as_str().unwrap()).collect();
-        // Kernels' times are not told there.
-        let wanted = [
-            "fused dequantisation",
-            "routing on the device",
-            "coalesced key reads",
-            "packed query heads",
-            "fixed blocks",
-            "graph or command buffer",
-            "graph or command buffer",
-        ];
-        assert_eq!(ideas, wanted);
-        assert!(rows.iter().all(|row| row["off"]["median"].as_f64().unwrap() > 0.0 && row["gain_percent"].is_f64()));
-        assert_eq!((&report["kind"], &report["engine"]), (&json!("ablation"), &json!("lily")));
-    }
-}

@@ -179,16 +179,6 @@ mod gpu {
         gpu.wait(ticket)?;
         Ok(out)
     }
-
-    #[cfg(all(test, feature = "emulated"))]
-    #[test]
-    fn the_emulator_runs_what_is_timed() {
-        let mut gpu = crate::device::emulated().unwrap();
-        assert_eq!(copy(&mut gpu, 1 << 12).unwrap(), None);
-        for bits in [4, 16] {
-            assert_eq!(product(&mut gpu, Body::Simdgroup, bits, [70, 128, 64]).unwrap(), None);
-        }
-    }
 }
 
 #[cfg(test)]
