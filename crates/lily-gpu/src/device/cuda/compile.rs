@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use cudarc::nvrtc::{result, sys};
 
-use super::program;
+use super::texts::program;
 use crate::gpu::GpuError;
 use crate::msl::Kernel;
 

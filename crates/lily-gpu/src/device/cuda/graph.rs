@@ -7,7 +7,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use cudarc::driver::sys;
 
-use super::{Call, ok};
+use super::Call;
+use super::context::ok;
 use crate::gpu::GpuError;
 
 /// Graphs that are kept.

@@ -4,11 +4,13 @@
 //! first used; compiled code is kept in the user's cache folder. A simdgroup is a warp and a threadgroup a block.
 
 mod compile;
+mod context;
 mod graph;
+mod texts;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::sys;
@@ -17,45 +19,16 @@ use lily_checkpoint::Bytes;
 use crate::check::check;
 use crate::gpu::{Arg, Contents, Dispatched, Finished, Gpu, GpuError, Launch, Ticket, check_range};
 use crate::kernels::Body;
-use crate::msl::{Access, Kernel, Program};
+use crate::msl::Access;
 use compile::Compiler;
+use context::{Context, ok};
 use graph::{Graphs, Recorded};
+use texts::{compile_in_parallel, is_hopper, program};
 
 pub use compile::cache_folder;
+pub use texts::{Compiled, compile_for};
 
 type Call<T> = Result<T, GpuError>;
-
-/// The shader source as this device sees it: all kernels but those with matrix instructions, these, and those of ablations.
-fn programs() -> &'static [Program; 3] {
-    static PROGRAMS: LazyLock<[Program; 3]> = LazyLock::new(|| {
-        [crate::source(), crate::mma_source(), crate::ablate_source()].map(|source| {
-            match Program::parse(&source, &["LILY_CUDA"]) {
-                Ok(program) => program,
-                Err(e) => panic!("{e}"),
-            }
-        })
-    });
-    &PROGRAMS
-}
-
-/// In which of these a kernel stands.
-fn text(kernel: &str) -> usize {
-    if crate::is_ablate(kernel) { 2 } else { usize::from(crate::is_mma(kernel)) }
-}
-
-/// Where a kernel stands.
-fn program(kernel: &str) -> &'static Program {
-    &programs()[text(kernel)]
-}
-
-/// The driver's answer.
-fn ok(code: sys::CUresult, what: &str) -> Call<()> {
-    if code == sys::CUresult::CUDA_SUCCESS {
-        return Ok(());
-    }
-    let text = cudarc::driver::DriverError(code).error_string().map_or("".into(), |t| t.to_string_lossy().into_owned());
-    Err(GpuError::Run(format!("{what}: {text} ({code:?})")))
-}
 
 /// How the device runs commands.
 #[derive(Clone, Debug)]
@@ -71,115 +44,6 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self { graphs: true, overlap: true, cache: cache_folder() }
-    }
-}
-
-/// What a process has once: the first device with its context, and the kernels loaded so far.
-struct Context {
-    device: sys::CUdevice,
-    context: sys::CUcontext,
-    functions: Mutex<HashMap<(&'static str, Vec<u32>), Function>>,
-}
-
-/// A loaded kernel. Modules are never unloaded.
-#[derive(Clone, Copy)]
-struct Function(sys::CUfunction);
-
-// SAFETY: the driver's handles may be used from any thread; calls that need the context make it current first.
-unsafe impl Send for Context {}
-// SAFETY: as above; the map is behind a lock.
-unsafe impl Sync for Context {}
-// SAFETY: as above.
-unsafe impl Send for Function {}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Context {
-    fn get() -> Call<Arc<Self>> {
-        static CONTEXT: Mutex<Option<Arc<Context>>> = Mutex::new(None);
-        let mut held = lock(&CONTEXT);
-        if let Some(context) = &*held {
-            return Ok(context.clone());
-        }
-        let context = Arc::new(Self::open()?);
-        *held = Some(context.clone());
-        Ok(context)
-    }
-
-    fn open() -> Call<Self> {
-        let device = |e: GpuError| GpuError::Device(e.to_string());
-        // SAFETY: it opens the driver's library by name.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(GpuError::Device("the CUDA driver is missing: there is no libcuda on this machine".into()));
-        }
-        let (mut handle, mut context, mut driver) = (0, std::ptr::null_mut(), 0);
-        // SAFETY: the pointers are valid for the calls.
-        unsafe {
-            ok(sys::cuInit(0), "CUDA does not start").map_err(device)?;
-            ok(sys::cuDriverGetVersion(&mut driver), "the driver's version").map_err(device)?;
-            if driver < 12000 {
-                return Err(GpuError::Device(format!("the NVIDIA driver is too old (CUDA {driver}), 12.0 is needed")));
-            }
-            ok(sys::cuDeviceGet(&mut handle, 0), "no CUDA device").map_err(device)?;
-            ok(sys::cuDevicePrimaryCtxRetain(&mut context, handle), "the CUDA device").map_err(device)?;
-        }
-        let context = Self { device: handle, context, functions: Mutex::default() };
-        let capability = context.capability()?;
-        if capability.0 < 8 {
-            let (major, minor) = capability;
-            return Err(GpuError::Device(format!("compute capability {major}.{minor}, 8.0 is needed for BF16")));
-        }
-        Ok(context)
-    }
-
-    /// Makes the context the calling thread's.
-    fn enter(&self) -> Call<()> {
-        // SAFETY: the context is held as long as the process.
-        ok(unsafe { sys::cuCtxSetCurrent(self.context) }, "the context")
-    }
-
-    fn attribute(&self, which: sys::CUdevice_attribute) -> Call<i32> {
-        let mut value = 0;
-        // SAFETY: the pointer is valid for the call.
-        ok(unsafe { sys::cuDeviceGetAttribute(&mut value, which, self.device) }, "an attribute")?;
-        Ok(value)
-    }
-
-    fn capability(&self) -> Call<(i32, i32)> {
-        let major = self.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        let minor = self.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        Ok((major, minor))
-    }
-
-    /// Every function constant in the order of the source, 0 where none is given.
-    fn constants(kernel: &str, given: &[(&str, u32)]) -> Vec<(&'static str, u32)> {
-        let value = |name: &str| given.iter().find(|g| g.0 == name).map_or(0, |g| g.1);
-        program(kernel).constants().iter().map(|c| (c.name.as_str(), value(&c.name))).collect()
-    }
-
-    fn function(&self, compiler: &Compiler, kernel: &'static Kernel, given: &[(&str, u32)]) -> Call<Function> {
-        let constants = Self::constants(&kernel.name, given);
-        let key = (kernel.name.as_str(), constants.iter().map(|c| c.1).collect::<Vec<_>>());
-        if let Some(found) = lock(&self.functions).get(&key) {
-            return Ok(*found);
-        }
-        let code = compiler.kernel(kernel, &constants)?;
-        let name = std::ffi::CString::new(kernel.name.as_str()).unwrap_or_default();
-        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
-        self.enter()?;
-        // SAFETY: the code is a whole image for this device; the pointers are valid for the calls.
-        unsafe {
-            ok(sys::cuModuleLoadData(&mut module, code.as_ptr().cast()), "loading a kernel")?;
-            ok(sys::cuModuleGetFunction(&mut function, module, name.as_ptr()), "loading a kernel")?;
-            if kernel.dynamic > 0 {
-                let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-                ok(sys::cuFuncSetAttribute(function, most, kernel.dynamic as i32), "threadgroup memory")?;
-            }
-        }
-        // Two threads that load the same kernel at once each keep a good one.
-        Ok(*lock(&self.functions).entry(key).or_insert(Function(function)))
     }
 }
 
@@ -402,57 +266,6 @@ impl Cuda {
         ok(unsafe { sys::cuMemcpyHtoDAsync_v2(to, data.as_ptr().cast(), data.len(), self.copies) }, "a copy")?;
         self.copied()
     }
-}
-
-/// A kernel's name with the size of its machine code or the compiler's text.
-pub type Compiled = (String, Result<usize, String>);
-
-/// Compiles every kernel for a compute capability, with no device needed.
-///
-/// # Errors
-/// [`GpuError::Device`] without NVRTC.
-pub fn compile_for(capability: (i32, i32)) -> Result<Vec<Compiled>, GpuError> {
-    let compiler = Compiler::new(capability, 0, None)?;
-    let done = Mutex::new(Vec::new());
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    compile_in_parallel(capability, workers, |kernel| {
-        let code = compiler.kernel(kernel, &Context::constants(&kernel.name, &[]));
-        lock(&done).push((kernel.name.clone(), code.map(|c| c.len()).map_err(|e| e.to_string())));
-        Ok(())
-    })?;
-    Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// Whether a compute capability has the instructions of `kernels/hopper/`, which no other generation keeps.
-fn is_hopper(capability: (i32, i32)) -> bool {
-    capability == (9, 0)
-}
-
-/// Calls `one` for every kernel of a device; the first error ends it.
-fn compile_in_parallel(
-    capability: (i32, i32),
-    workers: usize,
-    one: impl Fn(&'static Kernel) -> Call<()> + Sync,
-) -> Call<()> {
-    // The second text repeats kernels of the first.
-    let stands = |i: usize, k: &Kernel| i == text(&k.name) && (i != 1 || is_hopper(capability));
-    let all = programs().iter().enumerate();
-    let kernels = Mutex::new(all.flat_map(|(i, p)| p.kernels().iter().filter(move |k| stands(i, k))));
-    let failed = Mutex::new(None);
-    std::thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                loop {
-                    let next = lock(&kernels).next();
-                    let Some(kernel) = next.filter(|_| lock(&failed).is_none()) else { break };
-                    if let Err(e) = one(kernel) {
-                        lock(&failed).get_or_insert(e);
-                    }
-                }
-            });
-        }
-    });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
 impl Gpu for Cuda {
