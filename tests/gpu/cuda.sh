@@ -5,7 +5,8 @@
 #   tests/gpu/cuda.sh            builds what it needs with cargo
 #   tests/gpu/cuda.sh FOLDER     takes it from FOLDER: lily, and the test programs kernels, tiny, demo, synthetic
 #
-# LILY_TEST_LAYERS: layers of the synthetic model (4); 40 is the whole one and takes minutes.
+# LILY_TEST_LAYERS: layers of the synthetic model (4); 40 is the whole one, for which the oracle takes minutes on the CPU unless
+# LILY_TEST_ORACLE=FILE has its logits (crates/lily-gpu/tests/synthetic.rs).
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 export LILY_TEST_DEVICE=cuda LILY_DEVICE=cuda

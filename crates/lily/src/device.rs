@@ -77,7 +77,7 @@ fn automatic() -> Chosen {
 }
 
 impl Chosen {
-    /// Whether a GPU computes.
+    /// Whether a real GPU computes; an emulated one is measured and fed as the CPU is.
     pub fn is_gpu(&self) -> bool {
         match self {
             Self::Cpu => false,

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use lily_checkpoint::synthetic::Stream;
+use lily_checkpoint::synthetic::{Stream, fnv1a64};
 use lily_model::{Costs, Model, Rows, SeqId};
 
 use super::report::{Roofline, Row};
@@ -115,18 +115,18 @@ impl Round {
         let row = logits.row(0);
         ensure!(row.iter().all(|x| x.is_finite()), "a logit after the prompt is not finite");
         let mut token = argmax(row);
-        let mut digest = Digest::default();
+        let mut decoded_ids = Vec::with_capacity(decode);
         let start = Instant::now();
         for _ in 0..decode {
             token = step(model, seq, token, vocab)?;
-            digest.add(token);
+            decoded_ids.push(token);
         }
         let decode_s = start.elapsed().as_secs_f64();
         // Nothing is begun ahead of the last token, whose successor has no room: these are the steps of `decode` tokens.
         let decoded = dispatches(model);
         model.end(seq);
         let dispatches = begun.zip(read).zip(decoded).map(|((a, b), c)| (b - a, c - b));
-        Ok(Self { prefill_s, decode_s, digest: digest.0, dispatches })
+        Ok(Self { prefill_s, decode_s, digest: digest(&decoded_ids), dispatches })
     }
 }
 
@@ -137,21 +137,9 @@ fn step(model: &mut dyn Model, seq: SeqId, token: u32, vocab: usize) -> Result<u
     }
 }
 
-/// FNV-1a, 64 bits.
-struct Digest(u64);
-
-impl Default for Digest {
-    fn default() -> Self {
-        Self(0xCBF2_9CE4_8422_2325)
-    }
-}
-
-impl Digest {
-    fn add(&mut self, token: u32) {
-        for byte in token.to_le_bytes() {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
-        }
-    }
+/// Of ids as little-endian words.
+fn digest(ids: &[u32]) -> u64 {
+    fnv1a64(&ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>())
 }
 
 /// Token ids spread over the vocabulary: the id at a position is a hash of the position.
@@ -220,9 +208,8 @@ mod tests {
 
     #[test]
     fn the_digest_is_fnv() {
-        let mut digest = Digest::default();
-        digest.add(0x0403_0201);
-        assert_eq!(digest.0, lily_checkpoint::synthetic::fnv1a64(&[1, 2, 3, 4]));
+        assert_eq!(digest(&[0x0403_0201]), fnv1a64(&[1, 2, 3, 4]));
+        assert_eq!(digest(&[0x0403_0201, 5]), fnv1a64(&[1, 2, 3, 4, 5, 0, 0, 0]));
     }
 
     /// The same tokens again, with the last of them at the end of the sequence's room.

@@ -23,7 +23,8 @@ impl Chosen {
             Self::Cuda(_) => {
                 // Another one, whose memory does not count as the model's.
                 let mut cuda = lily_gpu::device::cuda::Cuda::open()?;
-                gpu::measure(&mut cuda, lily_gpu::kernels::Body::Mma)
+                let body = cuda.body()?;
+                gpu::measure(&mut cuda, body)
             }
             #[cfg(feature = "emulated")]
             Self::Emulated(_) => Ok(None),
