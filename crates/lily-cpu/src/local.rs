@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Snapshot};
+use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Shared, Snapshot};
 
 /// A way to compute the model, with the state of one sequence as a value of its own.
 pub trait Forward: Send {
@@ -20,6 +20,10 @@ pub trait Forward: Send {
     fn start(&self) -> Self::State;
     /// Bytes that a state holds now.
     fn state_bytes(&self, state: &Self::State) -> u64;
+    /// The memory among them that clones of the state share.
+    fn shared(&self, _state: &Self::State) -> Vec<Shared> {
+        Vec::new()
+    }
     /// Append `tokens` (checked, at least one) and return the logits of the rows asked for.
     fn forward(&mut self, state: &mut Self::State, tokens: &[u32], rows: Rows) -> Logits;
 }
@@ -116,7 +120,8 @@ impl<F: Forward> Model for Local<F> {
 
     fn snapshot(&mut self, seq: SeqId) -> Result<Snapshot, ModelError> {
         let s = self.sequences.get(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
-        Ok(Snapshot { len: s.len, bytes: self.forward.state_bytes(&s.state), state: Arc::new(s.state.clone()) })
+        let (bytes, shared) = (self.forward.state_bytes(&s.state), self.forward.shared(&s.state));
+        Ok(Snapshot { len: s.len, bytes, shared, state: Arc::new(s.state.clone()) })
     }
 
     fn restore(&mut self, snapshot: &Snapshot, room: usize) -> Result<SeqId, ModelError> {

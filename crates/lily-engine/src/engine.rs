@@ -9,6 +9,7 @@ use lily_chat::Tokenizer;
 use lily_model::Model;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::prefix::PrefixOptions;
 use crate::queue::{Job, Load, Queue};
 use crate::request::{Event, Request, SubmitError};
 use crate::worker;
@@ -21,6 +22,8 @@ pub struct EngineOptions {
     pub context: usize,
     /// Requests that may wait while another runs.
     pub max_queue: usize,
+    /// How much of earlier prompts and answers is kept for later requests.
+    pub prefix: PrefixOptions,
 }
 
 /// A running engine. Clones share it; when the last one is dropped, what still runs is failed and the thread ends.
@@ -50,11 +53,11 @@ impl Engine {
     ) -> std::io::Result<Self> {
         let queue = Arc::new(Queue::new(slots, options.max_queue));
         let device = model.device();
+        let context = options.context;
         let shared = Arc::clone(&queue);
         let thread = std::thread::Builder::new()
             .name("engine".into())
-            .spawn(move || worker::work(model, &options.tokenizer, options.context, &shared))?;
-        let context = options.context;
+            .spawn(move || worker::work(model, &options, &shared))?;
         Ok(Self { inner: Arc::new(Inner { queue, device, context, thread: Mutex::new(Some(thread)) }) })
     }
 

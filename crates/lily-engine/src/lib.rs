@@ -9,6 +9,7 @@
 //! state machine). It knows nothing of HTTP, of message lists and templates, or of checkpoints and devices.
 
 mod engine;
+mod prefix;
 mod queue;
 mod request;
 mod run;
@@ -18,6 +19,7 @@ mod script;
 mod worker;
 
 pub use engine::{Answer, Canceller, Engine, EngineOptions};
+pub use prefix::PrefixOptions;
 pub use queue::Load;
 pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings, Usage};
 pub use sampler::{Sampler, SamplerError, SamplingParams};

@@ -9,6 +9,9 @@ use crate::sampler::{SamplerError, SamplingParams};
 pub struct Request {
     /// Token ids of the prompt, at least one.
     pub prompt: Vec<u32>,
+    /// Lengths of the prompt at which messages begin, where a later request is likely to part from this one: places worth
+    /// keeping the state at. Any may be missing.
+    pub boundaries: Vec<usize>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// Tokens to generate at most, the end token included; `None` is as many as the context holds. More than the

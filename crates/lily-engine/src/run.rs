@@ -5,6 +5,7 @@ use std::time::Instant;
 use lily_chat::{OutputMachine, Tokenizer};
 use lily_model::{Model, SeqId};
 
+use crate::prefix::{BLOCK, PrefixCache, cuts};
 use crate::queue::Job;
 use crate::request::{EngineError, Event, FinishReason, Finished, Timings, Usage};
 use crate::sampler::Sampler;
@@ -13,8 +14,16 @@ use crate::schedule::Need;
 pub(crate) struct Run {
     pub(crate) job: Job,
     pub(crate) seq: SeqId,
-    /// Prompt tokens that the model has read.
+    /// Prompt tokens that the model has read, or that a cached state had.
     read: usize,
+    /// Prompt tokens that a cached state had.
+    cached: usize,
+    /// Lengths of the prompt at which the state is to be kept, ascending, and passes end.
+    cuts: Vec<usize>,
+    /// Whether prefill alone made the state, in passes cut at multiples of [`BLOCK`].
+    exact: bool,
+    /// Generated tokens that the model has read.
+    fed: Vec<u32>,
     /// The token chosen last, not fed back yet.
     next: Option<u32>,
     generated: usize,
@@ -27,29 +36,47 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Begin the sequence with room for the prompt and everything that may be generated.
+    /// Begin the sequence with room for the prompt and everything that may be generated, from the longest cached prefix.
     pub(crate) fn begin(
         job: Job,
         model: &mut dyn Model,
         tokenizer: &Tokenizer,
         context: usize,
+        cache: Option<&mut PrefixCache>,
     ) -> Result<Self, EngineError> {
+        let taken = Instant::now();
         let room_left = context - job.request.prompt.len();
         let limit = job.request.max_tokens.unwrap_or(room_left).min(room_left);
         let sampler = Sampler::new(job.request.sampling, tokenizer.len());
         let machine = OutputMachine::new(tokenizer, job.request.output.clone());
+        let prompt = &job.request.prompt;
+        let cuts = if cache.is_some() { cuts(prompt.len(), &job.request.boundaries) } else { Vec::new() };
         // Last, so that nothing above can fail and leave a sequence behind.
-        let seq = model.begin(job.request.prompt.len() + limit)?;
+        let room = prompt.len() + limit;
+        let restored = cache.and_then(|cache| cache.find(prompt)).and_then(|hit| {
+            let restored = model.restore(&hit.snapshot, room);
+            // A device that is full may still have room for an empty sequence.
+            let restored = restored.inspect_err(|error| tracing::warn!(%error, "a cached state could not be restored"));
+            Some((restored.ok()?, hit.snapshot.len, hit.exact))
+        });
+        let (seq, cached, exact) = match restored {
+            Some(restored) => restored,
+            None => (model.begin(room)?, 0, true),
+        };
         Ok(Self {
             job,
             seq,
-            read: 0,
+            read: cached,
+            cached,
+            cuts,
+            exact,
+            fed: Vec::new(),
             next: None,
             generated: 0,
             limit,
             sampler,
             machine,
-            taken: Instant::now(),
+            taken,
             started: None,
         })
     }
@@ -58,15 +85,41 @@ impl Run {
         if self.next.is_some() { Need::Decode } else { Need::Prefill }
     }
 
-    /// The next chunk of the prompt, and whether it is the last.
+    /// The next chunk of the prompt, and whether it is the last. Up to the next cut, and else to a multiple of [`BLOCK`]
+    /// wherever the sequence began, so that the state after it may be kept.
     pub(crate) fn chunk(&self, size: usize) -> (&[u32], bool) {
-        let rest = &self.job.request.prompt[self.read..];
-        (&rest[..size.min(rest.len())], rest.len() <= size)
+        let prompt = &self.job.request.prompt;
+        let mut end = (self.read + size).min(prompt.len());
+        if end < prompt.len() && end / BLOCK * BLOCK > self.read {
+            end = end / BLOCK * BLOCK;
+        }
+        let cut = self.cuts.iter().copied().find(|&cut| cut > self.read);
+        let end = cut.map_or(end, |cut| cut.min(end));
+        (&prompt[self.read..end], end == prompt.len())
     }
 
     /// `tokens` of the prompt have been read.
     pub(crate) fn advance(&mut self, tokens: usize) {
+        self.exact &= self.read.is_multiple_of(BLOCK);
         self.read += tokens;
+    }
+
+    /// The token that [`Self::token`] gave has been read.
+    pub(crate) fn was_fed(&mut self) {
+        self.exact = false;
+        self.fed.extend(self.next.take());
+    }
+
+    /// Whether the state is at a place to keep it.
+    pub(crate) fn at_cut(&self) -> bool {
+        self.cuts.contains(&self.read)
+    }
+
+    /// All tokens that the model has read, and whether the state after them has the bits of a cold run on every device.
+    pub(crate) fn seen(&self) -> (Vec<u32>, bool) {
+        let seen = [&self.job.request.prompt[..self.read], &self.fed].concat();
+        let exact = self.exact && seen.len().is_multiple_of(BLOCK);
+        (seen, exact)
     }
 
     /// The token to feed back.
@@ -109,7 +162,7 @@ impl Run {
         if self.started.is_none() {
             self.started = Some(Instant::now());
             let prompt_tokens = self.job.request.prompt.len();
-            self.job.send(Event::Started { prompt_tokens, cached_tokens: 0 });
+            self.job.send(Event::Started { prompt_tokens, cached_tokens: self.cached });
         }
         self.generated += 1;
         self.next = Some(token);
@@ -139,7 +192,7 @@ impl Run {
             prompt_tokens: self.job.request.prompt.len(),
             completion_tokens: self.generated,
             reasoning_tokens: self.machine.reasoning_tokens(),
-            cached_tokens: 0,
+            cached_tokens: self.cached,
         }
     }
 

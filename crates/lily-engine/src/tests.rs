@@ -2,6 +2,7 @@
 //! condition, with a limit that only a failure reaches.
 
 mod fake;
+mod prefix;
 mod script;
 
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use lily_chat::{OutputEvent, OutputOptions, Tokenizer};
 
 use crate::{
-    Answer, Engine, EngineError, EngineOptions, Event, FinishReason, Finished, Load, Request, SamplingParams,
+    Answer, Engine, EngineError, EngineOptions, Event, FinishReason, Finished, Load, PrefixOptions, Request, SamplingParams,
     SubmitError,
 };
 use fake::{Fake, Log, Op};
@@ -29,8 +30,13 @@ pub(super) fn output() -> OutputOptions {
 }
 
 fn engine(max_queue: usize, slots: usize) -> (Engine, Log) {
+    caching(max_queue, slots, PrefixOptions::default())
+}
+
+/// An engine with a prefix cache.
+fn caching(max_queue: usize, slots: usize, prefix: PrefixOptions) -> (Engine, Log) {
     let (model, log) = Fake::new();
-    let options = EngineOptions { tokenizer: tokenizer(), context: CONTEXT, max_queue };
+    let options = EngineOptions { tokenizer: tokenizer(), context: CONTEXT, max_queue, prefix };
     (Engine::start_with_slots(Box::new(model), options, slots).unwrap(), log)
 }
 
@@ -38,7 +44,13 @@ fn engine(max_queue: usize, slots: usize) -> (Engine, Log) {
 fn request(op: Op, len: usize, max_tokens: usize) -> Request {
     let mut prompt = vec![op as u32];
     prompt.extend((1..len as u32).map(|i| 300 + i % 50));
-    Request { prompt, sampling: SamplingParams::GREEDY, max_tokens: Some(max_tokens), output: output() }
+    Request {
+        prompt,
+        boundaries: Vec::new(),
+        sampling: SamplingParams::GREEDY,
+        max_tokens: Some(max_tokens),
+        output: output(),
+    }
 }
 
 /// Everything that an answer says: text and how it ended.

@@ -5,14 +5,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lily_chat::Tokenizer;
 use lily_model::{Logits, Model, Rows, SeqId, Top};
 
+use crate::engine::EngineOptions;
+use crate::prefix::PrefixCache;
 use crate::queue::{Job, Queue};
 use crate::request::{EngineError, Event, Finished};
 use crate::run::Run;
 use crate::schedule::{Schedule, Turn};
 
 /// Serve the queue until it closes.
-pub(crate) fn work(model: Box<dyn Model>, tokenizer: &Tokenizer, context: usize, queue: &Queue) {
-    let mut worker = Worker { model, tokenizer, context, queue, runs: Vec::new(), schedule: Schedule::default() };
+pub(crate) fn work(model: Box<dyn Model>, options: &EngineOptions, queue: &Queue) {
+    let mut worker = Worker {
+        model,
+        tokenizer: &options.tokenizer,
+        context: options.context,
+        queue,
+        runs: Vec::new(),
+        schedule: Schedule::default(),
+        cache: PrefixCache::new(options.prefix),
+    };
     while worker.admit() {
         worker.step();
     }
@@ -29,6 +39,8 @@ struct Worker<'a> {
     /// In order of arrival.
     runs: Vec<Run>,
     schedule: Schedule,
+    /// `None` when nothing is kept.
+    cache: Option<PrefixCache>,
 }
 
 /// What a decode step gave.
@@ -66,7 +78,8 @@ impl Worker<'_> {
     fn begin(&mut self, job: Job) {
         let events = job.events.clone();
         let (model, tokenizer, context) = (self.model.as_mut(), self.tokenizer, self.context);
-        match guard(|| Run::begin(job, model, tokenizer, context)) {
+        let cache = self.cache.as_mut();
+        match guard(|| Run::begin(job, model, tokenizer, context, cache)) {
             Ok(run) => self.runs.push(run),
             Err(error) => {
                 tracing::error!(%error, "a request could not begin");
@@ -81,6 +94,8 @@ impl Worker<'_> {
         self.queue.sweep();
         for i in (0..self.runs.len()).rev() {
             if self.runs[i].job.is_cancelled() {
+                // Who asks again need not wait for what has been read.
+                self.keep(i);
                 self.fail(i, EngineError::Cancelled);
             }
         }
@@ -101,6 +116,9 @@ impl Worker<'_> {
             run.advance(count);
             if last { run.choose(logits.row(0), model) } else { Ok(None) }
         });
+        if result.is_ok() && self.runs[i].at_cut() {
+            self.keep(i);
+        }
         self.settle(i, result);
     }
 
@@ -112,6 +130,7 @@ impl Worker<'_> {
                 // From the last to the first: a run that ends leaves the list.
                 for (row, &i) in turn.iter().enumerate().rev() {
                     let (run, model) = (&mut self.runs[i], self.model.as_ref());
+                    run.was_fed();
                     let result = guard(|| match &chosen {
                         Chosen::Tokens(tokens) => Ok(run.accept(tokens[row])),
                         Chosen::Top(top) => run.choose_top(&top[row]),
@@ -153,8 +172,34 @@ impl Worker<'_> {
     fn settle(&mut self, i: usize, result: Result<Option<Finished>, EngineError>) {
         match result {
             Ok(None) => {}
-            Ok(Some(finished)) => self.end(i, Event::Finished(finished)),
+            Ok(Some(finished)) => {
+                self.keep(i);
+                self.end(i, Event::Finished(finished));
+            }
             Err(e) => self.fail(i, e),
+        }
+    }
+
+    /// Copy the state of a run into the cache. The request does not fail when that does.
+    fn keep(&mut self, i: usize) {
+        let Some(cache) = &mut self.cache else { return };
+        let (model, run) = (self.model.as_mut(), &self.runs[i]);
+        let (tokens, exact) = run.seen();
+        let kept = guard(|| {
+            if cache.wants(&tokens, exact) {
+                cache.make_room();
+                cache.insert(&tokens, model.snapshot(run.seq)?, exact);
+            }
+            Ok(())
+        });
+        match kept {
+            Ok(()) => {}
+            Err(error @ EngineError::Panicked(_)) => {
+                // It may be half changed.
+                tracing::error!(%error, "keeping a state failed; the prefix cache begins anew");
+                *cache = cache.anew();
+            }
+            Err(error) => tracing::warn!(%error, "a state could not be kept"),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lily_checkpoint::Weights;
-use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Snapshot, Stats, Top};
+use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Shared, Snapshot, Stats, Top};
 
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::{KV_PAGE, TOP_K};
@@ -271,7 +271,9 @@ where
         let sizes = self.program.state_sizes();
         let bytes = sizes.slot() + s.held.pages.len() as u64 * sizes.page;
         let saved = Saved { state, pages: s.held.pages.clone() };
-        Ok(Snapshot { len: s.held.len as usize, bytes, state: Arc::new(saved) })
+        let page = |page: &Arc<Page>| Shared { id: u64::from(page.index()), bytes: sizes.page };
+        let shared = saved.pages.iter().map(page).collect();
+        Ok(Snapshot { len: s.held.len as usize, bytes, shared, state: Arc::new(saved) })
     }
 
     fn restore(&mut self, snapshot: &Snapshot, room: usize) -> Result<SeqId, ModelError> {

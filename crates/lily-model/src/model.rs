@@ -49,10 +49,23 @@ pub type Top = Vec<(u32, f32)>;
 pub struct Snapshot {
     /// Tokens that the state has seen.
     pub len: usize,
-    /// Bytes of memory that the copy holds.
+    /// Bytes of memory that the copy holds, `shared` included.
     pub bytes: u64,
+    /// The memory among them that other snapshots and sequences may hold too, so that who keeps many snapshots can count
+    /// it once.
+    pub shared: Vec<Shared>,
     /// What the device keeps; only the model that made it can read it.
     pub state: Arc<dyn Any + Send + Sync>,
+}
+
+/// Memory that several snapshots of one model may hold together: a block of keys and values, which is never written while
+/// two hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// The same for the same memory, for as long as a snapshot holds it.
+    pub id: u64,
+    /// Bytes of it.
+    pub bytes: u64,
 }
 
 /// Why a device could not do what was asked. The sequence named is as it was before the call.

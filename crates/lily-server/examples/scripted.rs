@@ -5,7 +5,7 @@
 //! "content": "Hello!"}]}'`
 
 use lily_chat::{Chat, Template, Tokenizer};
-use lily_engine::{Engine, EngineOptions, Script};
+use lily_engine::{Engine, EngineOptions, PrefixOptions, Script};
 use lily_server::{App, ModelNames, serve};
 use tokio::net::TcpListener;
 
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let context = 8192;
     let (model, tokenizer) = Script::parse(SCRIPT)?.model(&tokenizer, eos, context)?;
-    let options = EngineOptions { tokenizer: tokenizer.clone(), context, max_queue: 8 };
+    let options = EngineOptions { tokenizer: tokenizer.clone(), context, max_queue: 8, prefix: PrefixOptions::default() };
     let engine = Engine::start(Box::new(model), options)?;
     let names = ModelNames { id: "scripted".into(), aliases: Vec::new() };
     let app = App::new(engine, Chat { tokenizer, template }, names, vec![eos]);

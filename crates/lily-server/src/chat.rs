@@ -91,6 +91,7 @@ fn prepare(app: &App, bytes: &[u8]) -> Result<Prepared, ApiError> {
     Ok(Prepared {
         request: EngineRequest {
             prompt: prompt.tokens,
+            boundaries: prompt.boundaries,
             sampling: params.sampling,
             max_tokens: params.max_tokens,
             output,

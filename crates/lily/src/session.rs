@@ -123,7 +123,13 @@ impl Session {
         })?;
         let output =
             OutputOptions { thinking: prompt.starts_in_thinking, eos: self.eos.clone(), ..OutputOptions::default() };
-        Ok(Request { prompt: prompt.tokens, sampling: self.sampling, max_tokens: self.max_tokens, output })
+        Ok(Request {
+            prompt: prompt.tokens,
+            boundaries: prompt.boundaries,
+            sampling: self.sampling,
+            max_tokens: self.max_tokens,
+            output,
+        })
     }
 }
 

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use lily_model::Shared;
+
 use super::attention::{BLOCK, KvElement};
 
 /// One block: keys and values of every key/value head, [kv_heads][64 × head_dim] each.
@@ -59,7 +61,17 @@ impl<K: KvElement> KvCache<K> {
 
     /// Bytes of all blocks, shared ones included.
     pub fn bytes(&self) -> u64 {
-        (self.blocks.len() * 2 * self.heads * BLOCK * self.d * size_of::<K>()) as u64
+        self.blocks.len() as u64 * self.block_bytes()
+    }
+
+    fn block_bytes(&self) -> u64 {
+        (2 * self.heads * BLOCK * self.d * size_of::<K>()) as u64
+    }
+
+    /// Every block, which clones of this cache may hold too. Its address is nobody else's while one of them lives.
+    pub fn shared(&self) -> impl Iterator<Item = Shared> + '_ {
+        let bytes = self.block_bytes();
+        self.blocks.iter().map(move |block| Shared { id: Arc::as_ptr(block) as usize as u64, bytes })
     }
 }
 
@@ -93,6 +105,10 @@ mod tests {
             }
         }
         assert_eq!(snapshot.len, 70);
+        let ids = |c: &KvCache<f32>| c.shared().map(|s| s.id).collect::<Vec<_>>();
+        let (a, b) = (ids(&cache), ids(&snapshot));
+        assert!(a[0] == b[0] && a[1] != b[1], "{a:?} {b:?}");
+        assert_eq!(cache.shared().map(|s| s.bytes).sum::<u64>(), cache.bytes());
         assert!(snapshot.block(1, 0).0[6 * 4..].iter().all(|&v| v == 0.0), "the snapshot is as it was");
         assert_eq!(cache.bytes(), 2 * 2 * 2 * 64 * 4 * 4);
     }

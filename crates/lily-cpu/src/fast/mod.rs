@@ -25,7 +25,7 @@ pub use attention::{Bf16, KvElement};
 pub use simd::Isa;
 
 use lily_checkpoint::{Mixer, Weights};
-use lily_model::{LayerKind, Logits, Rows, Shape};
+use lily_model::{LayerKind, Logits, Rows, Shape, Shared};
 
 use crate::Forward;
 use affine4::Pick;
@@ -130,6 +130,14 @@ impl<K: KvElement> Forward for Fast<K> {
                 LayerState::Full(f) => f.bytes(),
             })
             .sum()
+    }
+
+    fn shared(&self, state: &State<K>) -> Vec<Shared> {
+        let caches = state.layers.iter().filter_map(|l| match l {
+            LayerState::Linear(_) => None,
+            LayerState::Full(f) => Some(f.shared()),
+        });
+        caches.flatten().collect()
     }
 
     fn forward(&mut self, state: &mut State<K>, tokens: &[u32], rows: Rows) -> Logits {

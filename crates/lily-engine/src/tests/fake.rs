@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Snapshot};
+use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Shared, Snapshot};
 
 /// `<|im_end|>` of the demo tokenizer.
 pub(super) const EOS: u32 = 8185;
@@ -12,6 +12,10 @@ pub(super) const EOS: u32 = 8185;
 const VOCAB: usize = 8192 + 64;
 /// A sequence of exactly this room is refused.
 pub(super) const NO_ROOM: usize = 777;
+
+/// Bytes of a snapshot's own state, and of each block that snapshots share.
+pub(super) const STATE_BYTES: u64 = 1000;
+pub(super) const BLOCK_BYTES: u64 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(u32)]
@@ -27,6 +31,8 @@ pub(super) enum Op {
     PanicDecode,
     Padding,
     ScriptedPadding,
+    FailSnapshot,
+    PanicSnapshot,
 }
 
 impl Op {
@@ -44,6 +50,8 @@ impl Op {
             PanicDecode,
             Padding,
             ScriptedPadding,
+            FailSnapshot,
+            PanicSnapshot,
         ];
         all.into_iter().find(|op| *op as u32 == id).unwrap_or(Plain)
     }
@@ -58,6 +66,12 @@ pub(super) struct Counts {
     pub(super) widest: usize,
     pub(super) rooms: Vec<usize>,
     pub(super) fed: Vec<u32>,
+    pub(super) snapshots: usize,
+    pub(super) restored: usize,
+    /// Prompt tokens that prefill was given.
+    pub(super) read: usize,
+    /// A digest of every row of logits that was asked for.
+    pub(super) rows: Vec<u64>,
 }
 
 #[derive(Clone, Default)]
@@ -77,6 +91,19 @@ struct Seq {
     generated: usize,
     /// A running hash of all tokens: the state that the next token depends on.
     hash: u64,
+    /// The hashes at the ends of whole blocks.
+    blocks: Vec<u64>,
+}
+
+impl Seq {
+    fn push(&mut self, token: u32) {
+        self.len += 1;
+        assert!(self.len <= self.room);
+        self.hash = self.hash.wrapping_mul(31).wrapping_add(u64::from(token));
+        if self.len.is_multiple_of(64) {
+            self.blocks.push(self.hash);
+        }
+    }
 }
 
 pub(super) struct Fake {
@@ -126,7 +153,7 @@ impl Model for Fake {
         }
         let seq = SeqId(self.next);
         self.next += 1;
-        self.seqs.insert(seq, Seq { op: Op::Plain, len: 0, room, generated: 0, hash: 7 });
+        self.seqs.insert(seq, Seq { op: Op::Plain, len: 0, room, generated: 0, hash: 7, blocks: Vec::new() });
         let mut log = self.log.lock();
         log.begun += 1;
         log.rooms.push(room);
@@ -144,7 +171,10 @@ impl Model for Fake {
     }
 
     fn prefill(&mut self, seq: SeqId, tokens: &[u32], rows: Rows) -> Result<Logits, ModelError> {
-        self.log.lock().prefills += 1;
+        let mut log = self.log.lock();
+        log.prefills += 1;
+        log.read += tokens.len();
+        drop(log);
         let state = self.seqs.get_mut(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
         if state.len == 0 {
             state.op = Op::from(tokens[0]);
@@ -155,10 +185,11 @@ impl Model for Fake {
             Op::PanicPrefill if state.len > 0 => panic!("prefill panicked"),
             _ => {}
         }
-        state.len += tokens.len();
-        assert!(state.len <= state.room);
-        state.hash = tokens.iter().fold(state.hash, |h, &t| h.wrapping_mul(31).wrapping_add(u64::from(t)));
+        tokens.iter().for_each(|&token| state.push(token));
         let data = if rows == Rows::Last { Self::row(state) } else { Vec::new() };
+        if rows == Rows::Last {
+            self.log.lock().rows.push(state.hash);
+        }
         Ok(Logits { vocab: VOCAB, data })
     }
 
@@ -179,10 +210,9 @@ impl Model for Fake {
             if state.op == Op::SlowDecode {
                 std::thread::sleep(Duration::from_millis(3));
             }
-            state.len += 1;
-            assert!(state.len <= state.room);
             state.generated += 1;
-            state.hash = state.hash.wrapping_mul(31).wrapping_add(u64::from(*token));
+            state.push(*token);
+            self.log.lock().rows.push(state.hash);
             data.extend(Self::row(state));
         }
         Ok(Logits { vocab: VOCAB, data })
@@ -195,10 +225,28 @@ impl Model for Fake {
 
     fn snapshot(&mut self, seq: SeqId) -> Result<Snapshot, ModelError> {
         let state = self.seqs.get(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
-        Ok(Snapshot { len: state.len, bytes: 0, state: Arc::new(()) })
+        match state.op {
+            Op::FailSnapshot => return Err(ModelError::Device("snapshot failed".into())),
+            Op::PanicSnapshot => panic!("snapshot panicked"),
+            _ => {}
+        }
+        self.log.lock().snapshots += 1;
+        // Blocks of keys and values are the same memory for the same tokens in the same order.
+        let shared: Vec<_> = state.blocks.iter().map(|&id| Shared { id, bytes: BLOCK_BYTES }).collect();
+        let bytes = STATE_BYTES + BLOCK_BYTES * shared.len() as u64;
+        Ok(Snapshot { len: state.len, bytes, shared, state: Arc::new(state.clone()) })
     }
 
-    fn restore(&mut self, _: &Snapshot, _: usize) -> Result<SeqId, ModelError> {
-        Err(ModelError::Unknown("the fake restores nothing"))
+    fn restore(&mut self, snapshot: &Snapshot, room: usize) -> Result<SeqId, ModelError> {
+        let state = snapshot.state.downcast_ref::<Seq>().ok_or(ModelError::Unknown("not of the fake"))?;
+        assert!(snapshot.len == state.len && state.len <= room);
+        let seq = SeqId(self.next);
+        self.next += 1;
+        self.seqs.insert(seq, Seq { room, generated: 0, ..state.clone() });
+        let mut log = self.log.lock();
+        log.begun += 1;
+        log.restored += 1;
+        log.rooms.push(room);
+        Ok(seq)
     }
 }

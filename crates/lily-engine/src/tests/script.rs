@@ -3,16 +3,22 @@
 use lily_chat::OutputEvent;
 
 use super::{Told, drain, output, tokenizer, wait};
-use crate::{Engine, EngineOptions, FinishReason, Load, Request, SamplingParams, Script};
+use crate::{Engine, EngineOptions, FinishReason, Load, PrefixOptions, Request, SamplingParams, Script};
 
 fn engine(script: &str) -> (Engine, Vec<u32>) {
     let (model, tokenizer) = Script::parse(script).unwrap().model(&tokenizer(), super::fake::EOS, 4096).unwrap();
     let prompt = tokenizer.encode_text("Say something.");
-    (Engine::start(Box::new(model), EngineOptions { tokenizer, context: 4096, max_queue: 8 }).unwrap(), prompt)
+    (Engine::start(Box::new(model), EngineOptions { tokenizer, context: 4096, max_queue: 8, prefix: PrefixOptions::default() }).unwrap(), prompt)
 }
 
 fn request(prompt: &[u32]) -> Request {
-    Request { prompt: prompt.to_vec(), sampling: SamplingParams::GREEDY, max_tokens: Some(100), output: output() }
+    Request {
+        prompt: prompt.to_vec(),
+        boundaries: Vec::new(),
+        sampling: SamplingParams::GREEDY,
+        max_tokens: Some(100),
+        output: output(),
+    }
 }
 
 fn run(engine: &Engine, request: Request) -> Told {

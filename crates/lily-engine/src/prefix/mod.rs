@@ -1,0 +1,165 @@
+//! The prefix cache: states of earlier prompts and answers, so that a conversation's next turn reads its new tokens only.
+//!
+//! Recurrent layers cannot be rolled back, so a request restarts from the longest snapshot whose tokens are a prefix of
+//! its own. Tokens are compared, not hashes of them. Keys and values live in the snapshots, in blocks that the device
+//! shares between them; a block is counted once, and freed when the last snapshot that holds it goes.
+
+mod bytes;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use lily_model::Snapshot;
+
+use bytes::Held;
+use tree::{EntryId, Tree};
+
+/// Snapshots are taken at multiples of this many tokens, where prefill from them gives the bits of a cold run; it is also
+/// the block of keys and values.
+pub(crate) const BLOCK: usize = 64;
+
+/// Tokens between the snapshots inside a long message.
+const INTERVAL: usize = 4096;
+
+/// Where the engine keeps states for later requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixOptions {
+    /// Bytes that kept states may hold together; 0 keeps none.
+    pub bytes: u64,
+    /// Reuse only what prefill made, cut at multiples of 64 tokens, so that a warm answer has the bits of a cold one on
+    /// every device; the last answer is then read again. Without it the state that decoding left is reused as well, which
+    /// gives the same bits on the CPU and may differ in the last ones on a GPU.
+    pub exact: bool,
+}
+
+/// A state to start from.
+pub(crate) struct Hit {
+    pub(crate) snapshot: Snapshot,
+    /// See [`Entry::exact`].
+    pub(crate) exact: bool,
+}
+
+struct Entry {
+    snapshot: Snapshot,
+    /// Whether prefill alone made this state, in passes cut at multiples of [`BLOCK`]: no decoding took part.
+    exact: bool,
+    /// When it, or one that continues it, was used last.
+    stamp: u64,
+}
+
+pub(crate) struct PrefixCache {
+    options: PrefixOptions,
+    tree: Tree<Entry>,
+    held: Held,
+    clock: u64,
+    /// Bytes that the last snapshot held alone: what the next one is expected to take.
+    own: u64,
+}
+
+impl PrefixCache {
+    /// `None` where nothing may be kept.
+    pub(crate) fn new(options: PrefixOptions) -> Option<Self> {
+        (options.bytes > 0).then(|| Self::empty(options))
+    }
+
+    fn empty(options: PrefixOptions) -> Self {
+        Self { options, tree: Tree::default(), held: Held::default(), clock: 0, own: 0 }
+    }
+
+    /// An empty one with the same options.
+    pub(crate) fn anew(&self) -> Self {
+        Self::empty(self.options)
+    }
+
+    /// The longest state that `prompt` continues by at least one token: the last one is always computed, for its logits.
+    pub(crate) fn find(&mut self, prompt: &[u32]) -> Option<Hit> {
+        let before_last = &prompt[..prompt.len().checked_sub(1)?];
+        let path = self.tree.path(before_last);
+        let usable = |id: &&EntryId| self.tree.get(**id).exact || !self.options.exact;
+        let &id = path.iter().rev().find(usable)?;
+        self.touch(&path);
+        let entry = self.tree.get(id);
+        Some(Hit { snapshot: entry.snapshot.clone(), exact: entry.exact })
+    }
+
+    /// Whether a snapshot after `tokens` would be worth its copy; marks the one that is there as used.
+    pub(crate) fn wants(&mut self, tokens: &[u32], exact: bool) -> bool {
+        let fits = self.own <= self.options.bytes;
+        if tokens.is_empty() || !fits || (self.options.exact && !exact) {
+            return false;
+        }
+        let path = self.tree.path(tokens);
+        self.touch(&path);
+        !self.tree.at(tokens).is_some_and(|id| self.tree.get(id).exact || !exact)
+    }
+
+    /// Make room for one more snapshot before it is copied.
+    pub(crate) fn make_room(&mut self) {
+        let budget = self.options.bytes.saturating_sub(self.own);
+        self.shrink(budget);
+    }
+
+    /// Keep the state after `tokens`. Drops others, or this one, where the bytes do not suffice.
+    pub(crate) fn insert(&mut self, tokens: &[u32], snapshot: Snapshot, exact: bool) {
+        debug_assert_eq!(tokens.len(), snapshot.len);
+        self.own = bytes::own(&snapshot);
+        self.held.add(&snapshot);
+        let entry = Entry { snapshot, exact, stamp: 0 };
+        if let Some(old) = self.tree.insert(tokens, entry) {
+            self.held.remove(&old.snapshot);
+        }
+        let path = self.tree.path(tokens);
+        self.touch(&path);
+        self.shrink(self.options.bytes);
+    }
+
+    /// What is used marks what it continues, so that a conversation never looks older at its root than at its end.
+    fn touch(&mut self, path: &[EntryId]) {
+        self.clock += 1;
+        for &id in path {
+            self.tree.get_mut(id).stamp = self.clock;
+        }
+    }
+
+    fn shrink(&mut self, budget: u64) {
+        while self.held.bytes() > budget {
+            let Some(id) = self.victim() else { return };
+            let entry = self.tree.remove(id);
+            tracing::debug!(tokens = entry.snapshot.len, "dropped a cached state");
+            self.held.remove(&entry.snapshot);
+        }
+    }
+
+    /// What goes next. Of conversations other than the one used last, first what lies between the ends: a later snapshot
+    /// holds the same keys and values, so only the state itself is freed, and all that is lost is a place to restart
+    /// from. Then whole conversations, and at last the newest in the same way. Within these, what was used least recently,
+    /// and of one age what leaves the smallest gap.
+    fn victim(&self) -> Option<EntryId> {
+        let places = self.tree.places();
+        let newest = places.iter().map(|p| self.tree.get(p.id).stamp).max()?;
+        let key = |p: &tree::Place| {
+            let stamp = self.tree.get(p.id).stamp;
+            (stamp == newest, p.next.is_none(), stamp, p.next.map_or(0, |next| next - p.previous))
+        };
+        places.iter().min_by_key(|p| key(p)).map(|p| p.id)
+    }
+
+    /// Bytes that kept states hold now.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.held.bytes()
+    }
+}
+
+/// Lengths of the prompt after which its state is worth keeping, ascending: the last multiple of [`BLOCK`] at or before each
+/// message boundary and before the end, and every [`INTERVAL`] tokens.
+pub(crate) fn cuts(prompt: usize, boundaries: &[usize]) -> Vec<usize> {
+    let ends = boundaries.iter().copied().filter(|&b| b < prompt).chain([prompt.saturating_sub(1)]);
+    let mut cuts: Vec<usize> = ends.map(|end| end / BLOCK * BLOCK).collect();
+    cuts.extend((INTERVAL..prompt).step_by(INTERVAL));
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.retain(|&cut| cut > 0);
+    cuts
+}
