@@ -55,9 +55,8 @@ impl Engine {
         let device = model.device();
         let context = options.context;
         let shared = Arc::clone(&queue);
-        let thread = std::thread::Builder::new()
-            .name("engine".into())
-            .spawn(move || worker::work(model, &options, &shared))?;
+        let thread =
+            std::thread::Builder::new().name("engine".into()).spawn(move || worker::work(model, &options, &shared))?;
         Ok(Self { inner: Arc::new(Inner { queue, device, context, thread: Mutex::new(Some(thread)) }) })
     }
 

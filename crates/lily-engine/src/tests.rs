@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use lily_chat::{OutputEvent, OutputOptions, Tokenizer};
 
 use crate::{
-    Answer, Engine, EngineError, EngineOptions, Event, FinishReason, Finished, Load, PrefixOptions, Request, SamplingParams,
-    SubmitError,
+    Answer, Engine, EngineError, EngineOptions, Event, FinishReason, Finished, Load, PrefixOptions, Request,
+    SamplingParams, SubmitError,
 };
 use fake::{Fake, Log, Op};
 

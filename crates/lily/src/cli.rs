@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use lily_engine::PrefixOptions;
 
 use crate::bench::BenchArgs;
 
@@ -100,6 +101,43 @@ pub struct ContextArgs {
     pub ctx: Option<u32>,
 }
 
+/// What is kept of earlier prompts and answers.
+#[derive(Args, Debug, Clone, Copy, Default)]
+pub struct PrefixArgs {
+    /// Memory for the states of earlier prompts and answers, as in 4GiB or 500MB; 0 keeps none [default: a quarter of the
+    /// memory that is free, at most 8 GiB]
+    #[arg(long, help_heading = MODEL, value_name = "BYTES", value_parser = byte_count)]
+    pub cache_bytes: Option<u64>,
+    /// Read the last answer again instead of reusing the state that decoding left, so that an answer has the same bits
+    /// with and without the cache on every device; on the CPU it has them anyway
+    #[arg(long, help_heading = MODEL)]
+    pub exact_prefix: bool,
+}
+
+impl PrefixArgs {
+    /// What was asked for; `default` bytes where nothing was.
+    pub fn options(self, default: impl FnOnce() -> u64) -> PrefixOptions {
+        PrefixOptions { bytes: self.cache_bytes.unwrap_or_else(default), exact: self.exact_prefix }
+    }
+}
+
+fn byte_count(text: &str) -> Result<u64, String> {
+    let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let unit: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        _ => return Err("must be a whole number of bytes, or one with MB, GB, MiB or GiB behind it".into()),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    bytes.ok_or_else(|| "must be a whole number of bytes, such as 4GiB".into())
+}
+
 /// How tokens are chosen. What is not given comes from the checkpoint's generation_config.json.
 #[derive(Args, Debug, Clone, Default)]
 pub struct SamplingArgs {
@@ -168,6 +206,8 @@ pub struct ServeArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub context: ContextArgs,
+    #[command(flatten)]
+    pub prefix: PrefixArgs,
 
     /// Address to listen on; 0.0.0.0 lets other machines in
     #[arg(long, env = "LILY_HOST", default_value = "127.0.0.1", value_name = "IP")]
@@ -193,6 +233,8 @@ pub struct ChatArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub context: ContextArgs,
+    #[command(flatten)]
+    pub prefix: PrefixArgs,
     /// Instructions that the whole conversation follows
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
@@ -284,6 +326,16 @@ mod tests {
         for (flag, bad) in [("--temperature", "NaN"), ("--temperature", "2.5"), ("--top-p", "0"), ("--min-p", "-0.1")] {
             let error = Cli::try_parse_from(["lily", "run", "x", &format!("{flag}={bad}")]).unwrap_err();
             assert!(error.to_string().contains(flag), "{error}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_memory_have_units() {
+        for (text, bytes) in [("0", 0), ("12", 12), ("500MB", 500_000_000), ("4GiB", 4 << 30), ("64 mib", 64 << 20)] {
+            assert_eq!(byte_count(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "GiB", "-1", "1.5GiB", "4 stones", "99999999999GiB"] {
+            assert!(byte_count(text).is_err(), "{text}");
         }
     }
 

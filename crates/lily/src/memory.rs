@@ -35,6 +35,20 @@ pub fn peak_bytes() -> Option<u64> {
     None
 }
 
+/// Memory that the prefix cache gets when nobody says how much: a quarter of what is free now, at most 8 GiB, and 2 GiB
+/// where the system does not tell. Weights that are mapped count as free, because the system can drop them.
+pub fn default_cache_bytes() -> u64 {
+    available_bytes().map_or(2 << 30, |free| (free / 4).min(8 << 30))
+}
+
+/// What the system could give to programs without swapping.
+fn available_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
+}
+
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
+use lily_engine::PrefixOptions;
 use serde_json::json;
 
 use crate::cli::RunArgs;
@@ -22,7 +23,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     };
     ensure!(!prompt.trim().is_empty(), "the prompt is empty");
 
-    let session = Session::open(&args.model, &args.context, &args.sampling)?;
+    // One answer has no later request that could use what is kept.
+    let session = Session::open(&args.model, &args.context, PrefixOptions::default(), &args.sampling)?;
     let system = args.system.map(|text| json!({ "role": "system", "content": text }));
     let conversation: Vec<_> = system.into_iter().chain([json!({ "role": "user", "content": prompt })]).collect();
 

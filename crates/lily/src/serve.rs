@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 
 use crate::cli::ServeArgs;
 use crate::interrupt::INTERRUPTED;
-use crate::{load, session};
+use crate::{load, memory, session};
 
 /// Answer requests until Ctrl-C or SIGTERM.
 pub fn serve(args: ServeArgs) -> Result<()> {
@@ -36,7 +36,8 @@ fn app(args: &ServeArgs) -> Result<App> {
     }
     let checkpoint = load::checkpoint(args.model.model.as_deref())?;
     let chat = load::chat(&checkpoint)?;
-    let engine = session::start_engine(&checkpoint, &chat, &args.model, args.context.ctx, args.max_queue)?;
+    let prefix = args.prefix.options(memory::default_cache_bytes);
+    let engine = session::start_engine(&checkpoint, &chat, &args.model, args.context.ctx, args.max_queue, prefix)?;
     Ok(finish(args, &checkpoint, engine, chat, checkpoint.name()))
 }
 
@@ -52,7 +53,9 @@ fn scripted(args: &ServeArgs) -> Result<App> {
     let (model, tokenizer) =
         script.model(&chat.tokenizer, eos, context).with_context(|| format!("cannot use {}", path.display()))?;
     let chat = Chat { tokenizer: tokenizer.clone(), ..chat };
-    let options = EngineOptions { tokenizer, context, max_queue: args.max_queue };
+    // Nothing is kept unless it is asked for, so that `prefill_ms` is spent on every prompt.
+    let prefix = args.prefix.options(|| 0);
+    let options = EngineOptions { tokenizer, context, max_queue: args.max_queue, prefix };
     let engine = Engine::start(Box::new(model), options).context("cannot start the engine's thread")?;
     eprintln!("Answering with the script {} and the demo's tokenizer; no model runs.", path.display());
     Ok(finish(args, &checkpoint, engine, chat, "lily-script".into()))

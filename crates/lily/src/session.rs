@@ -5,7 +5,7 @@ use std::io;
 use anyhow::{Context, Result, bail};
 use lily_chat::{Chat, ChatError, OutputEvent, OutputOptions, PromptInput, messages};
 use lily_checkpoint::{Checkpoint, GenerationDefaults};
-use lily_engine::{Engine, EngineOptions, Event, Finished, Request, SamplingParams, SubmitError};
+use lily_engine::{Engine, EngineOptions, Event, Finished, PrefixOptions, Request, SamplingParams, SubmitError};
 use serde_json::{Map, Value};
 
 use crate::cli::{ContextArgs, EngineKind, ModelArgs, SamplingArgs};
@@ -58,10 +58,15 @@ pub enum AskError {
 
 impl Session {
     /// Load a checkpoint and start an engine for it.
-    pub fn open(model: &ModelArgs, context: &ContextArgs, sampling: &SamplingArgs) -> Result<Self> {
+    pub fn open(
+        model: &ModelArgs,
+        context: &ContextArgs,
+        prefix: PrefixOptions,
+        sampling: &SamplingArgs,
+    ) -> Result<Self> {
         let checkpoint = load::checkpoint(model.model.as_deref())?;
         let chat = load::chat(&checkpoint)?;
-        let engine = start_engine(&checkpoint, &chat, model, context.ctx, 1)?;
+        let engine = start_engine(&checkpoint, &chat, model, context.ctx, 1, prefix)?;
         let generation = checkpoint.generation();
         Ok(Self {
             engine,
@@ -140,6 +145,7 @@ pub fn start_engine(
     model: &ModelArgs,
     ctx: Option<u32>,
     max_queue: usize,
+    prefix: PrefixOptions,
 ) -> Result<Engine> {
     let context = load::context(checkpoint, ctx)?;
     let vocab = checkpoint.shape().vocab;
@@ -149,7 +155,7 @@ pub fn start_engine(
             chat.tokenizer.len()
         );
     }
-    let options = EngineOptions { tokenizer: chat.tokenizer.clone(), context, max_queue };
+    let options = EngineOptions { tokenizer: chat.tokenizer.clone(), context, max_queue, prefix };
     let model = load::model(checkpoint, model, EngineKind::Fast)?;
     Engine::start(model, options).context("cannot start the engine's thread")
 }

@@ -193,7 +193,7 @@ impl Model for ScriptedModel {
     }
 
     fn snapshot(&mut self, seq: SeqId) -> Result<Snapshot, ModelError> {
-        Ok(Snapshot { len: self.get(seq)?.len, bytes: 0, shared: Vec::new(), state: Arc::new(()) })
+        Ok(Snapshot { len: self.get(seq)?.len, bytes: 1, shared: Vec::new(), state: Arc::new(()) })
     }
 
     fn restore(&mut self, snapshot: &Snapshot, room: usize) -> Result<SeqId, ModelError> {

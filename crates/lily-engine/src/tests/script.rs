@@ -8,7 +8,14 @@ use crate::{Engine, EngineOptions, FinishReason, Load, PrefixOptions, Request, S
 fn engine(script: &str) -> (Engine, Vec<u32>) {
     let (model, tokenizer) = Script::parse(script).unwrap().model(&tokenizer(), super::fake::EOS, 4096).unwrap();
     let prompt = tokenizer.encode_text("Say something.");
-    (Engine::start(Box::new(model), EngineOptions { tokenizer, context: 4096, max_queue: 8, prefix: PrefixOptions::default() }).unwrap(), prompt)
+    (
+        Engine::start(
+            Box::new(model),
+            EngineOptions { tokenizer, context: 4096, max_queue: 8, prefix: PrefixOptions::default() },
+        )
+        .unwrap(),
+        prompt,
+    )
 }
 
 fn request(prompt: &[u32]) -> Request {

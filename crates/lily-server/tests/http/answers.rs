@@ -1,5 +1,6 @@
 //! Answers that are not streamed, and the small endpoints.
 
+use lily_engine::PrefixOptions;
 use serde_json::{Value, json};
 
 use crate::server::{CONTEXT, Server, ask};
@@ -186,4 +187,30 @@ async fn fields_without_meaning_are_accepted_and_named() {
     assert_eq!(reply.header("x-lily-ignored-fields"), Some("frobnicate, na?ve?"));
     let reply = server.post(&ask(json!({"frobnicate": 1, "stream": true}))).await;
     assert_eq!(reply.header("x-lily-ignored-fields"), Some("frobnicate"));
+}
+
+#[tokio::test]
+async fn a_conversation_that_goes_on_reports_what_was_cached() {
+    let prefix = PrefixOptions { bytes: 1 << 20, exact: false };
+    let server = Server::start_caching(r#"{"pieces": ["Yes", "."]}"#, 2, prefix, |_| {}).await;
+    let question = "Is this a question that is long enough to fill more than one block of tokens? ".repeat(8);
+    let body = |stream: bool| {
+        let mut body = json!({"messages": [{"role": "user", "content": question}], "stream": stream});
+        if stream {
+            body["stream_options"] = json!({"include_usage": true});
+        }
+        ask(body)
+    };
+    let cold = server.post(&body(false)).await.json()["usage"].clone();
+    assert_eq!(cold["prompt_tokens_details"]["cached_tokens"], 0);
+    let prompt = cold["prompt_tokens"].as_u64().unwrap();
+    assert!(prompt > 64, "{prompt}");
+    // The last multiple of 64 before the end, in whole answers and in streams; the prompt counts whole.
+    let whole = server.post(&body(false)).await.json()["usage"].clone();
+    let chunks = server.post(&body(true)).await.chunks();
+    for usage in [&whole, &chunks.last().unwrap()["usage"]] {
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], (prompt - 1) / 64 * 64);
+        assert_eq!(usage["prompt_tokens"], prompt);
+        assert_eq!(usage["total_tokens"], cold["total_tokens"]);
+    }
 }

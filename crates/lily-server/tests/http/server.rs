@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use lily_chat::{Chat, Template, Tokenizer};
-use lily_engine::{Engine, EngineOptions, Load, Script};
+use lily_engine::{Engine, EngineOptions, Load, PrefixOptions, Script};
 use lily_server::{App, ModelNames};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -36,10 +36,20 @@ impl Server {
     }
 
     pub async fn start_with(script: &str, max_queue: usize, change: impl FnOnce(&mut App)) -> Self {
+        Self::start_caching(script, max_queue, PrefixOptions::default(), change).await
+    }
+
+    /// A server whose engine keeps prefixes.
+    pub async fn start_caching(
+        script: &str,
+        max_queue: usize,
+        prefix: PrefixOptions,
+        change: impl FnOnce(&mut App),
+    ) -> Self {
         let tokenizer = Tokenizer::from_json(&demo("tokenizer.json"), Some(&demo("tokenizer_config.json"))).unwrap();
         let template = Template::new(&String::from_utf8(demo("chat_template.jinja")).unwrap()).unwrap();
         let (model, tokenizer) = Script::parse(script).unwrap().model(&tokenizer, EOS[0], CONTEXT).unwrap();
-        let options = EngineOptions { tokenizer: tokenizer.clone(), context: CONTEXT, max_queue };
+        let options = EngineOptions { tokenizer: tokenizer.clone(), context: CONTEXT, max_queue, prefix };
         let engine = Engine::start(Box::new(model), options).unwrap();
         let names = ModelNames { id: "org/Lily-Test".into(), aliases: vec!["lily-test".into(), "folder".into()] };
         let mut app = App::new(engine.clone(), Chat { tokenizer, template }, names, EOS.to_vec());
