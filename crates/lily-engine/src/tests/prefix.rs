@@ -126,3 +126,14 @@ fn eight_conversations_interleaved_read_and_say_what_they_would_alone() {
         assert_eq!(log.begun, log.ended);
     }
 }
+
+#[test]
+fn decoding_that_ends_at_a_block_is_decoding_still() {
+    for (exact, expected) in [(false, 128), (true, 64)] {
+        let (engine, log) = caching(4, 1, PrefixOptions { exact, ..AMPLE });
+        // 120 tokens and 8 that are fed back.
+        run(&engine, request(Op::Plain, 120, 9));
+        let prompt = turn(&log, &request(Op::Plain, 120, 1).prompt, 9, 30);
+        assert_eq!(cached(&run(&engine, Request { prompt, ..request(Op::Plain, 1, 1) })), expected);
+    }
+}
