@@ -20,7 +20,8 @@ fn refuse<T>(field: impl Into<String>, message: impl Into<String>) -> Checked<T>
 
 /// Checks messages and brings them into the shape that templates expect.
 ///
-/// - `developer` becomes `system`; system messages that lead the list become one, joined by a blank line.
+/// - `developer` becomes `system`; system messages become one, at the head of the list, joined by a blank line in their
+///   order, wherever they stood: the template takes one only there.
 /// - Content stays a string, a list of text parts or null (only for assistant and tool).
 /// - `tool_calls[].function.arguments`, which clients send as a JSON string, becomes an object; null and the empty string
 ///   become `{}`.
@@ -28,8 +29,8 @@ fn refuse<T>(field: impl Into<String>, message: impl Into<String>) -> Checked<T>
 /// - Other fields stay as they are. Nothing that would have to be dropped is accepted.
 ///
 /// # Errors
-/// Names the field: no messages, unknown role, a system message that isn't first, wrong types, pictures and other media
-/// parts, tool calls that aren't an assistant's.
+/// Names the field: no messages, unknown role, wrong types, pictures and other media parts, tool calls that aren't an
+/// assistant's.
 pub fn normalise(messages: &[Value]) -> Result<Vec<Value>, MessageError> {
     if messages.is_empty() {
         return refuse("messages", "is empty; at least one message with role \"user\" is needed");
@@ -41,14 +42,13 @@ pub fn normalise(messages: &[Value]) -> Result<Vec<Value>, MessageError> {
             return refuse(at, format!("must be an object, not {}", kind(message)));
         };
         let message = one(message, &at)?;
-        if role(&message) == "system" && !out.is_empty() {
-            if out.len() > 1 || role(&out[0]) != "system" {
-                return refuse(format!("{at}.role"), "a system message must come before all others");
-            }
+        if role(&message) != "system" {
+            out.push(message);
+        } else if out.first().is_some_and(|first| role(first) == "system") {
             let both = format!("{}\n\n{}", text(&out[0]["content"]).trim(), text(&message["content"]).trim());
             out[0]["content"] = Value::String(both);
         } else {
-            out.push(message);
+            out.insert(0, message);
         }
     }
     Ok(out)

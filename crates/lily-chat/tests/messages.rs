@@ -35,6 +35,23 @@ fn developer_is_system_and_leading_system_messages_are_one() {
 }
 
 #[test]
+fn b001_vllm_41114_and_b002_hal0_992_system_messages_anywhere_are_one_at_the_head() {
+    let user = json!({"role": "user", "content": "hi"});
+    let answer = json!({"role": "assistant", "content": "yes?"});
+    let system = |text: &str| json!({"role": "system", "content": text});
+    assert_eq!(prompt(json!([user, system("A."), answer, user])), prompt(json!([system("A."), user, answer, user])));
+    let merged = prompt(json!([system("A.\n\nB."), user, answer, user]));
+    assert_eq!(prompt(json!([system("A."), user, system("B."), answer, user])), merged);
+    assert_eq!(prompt(json!([system("A."), system("B."), user, answer, user])), merged);
+    assert_eq!(
+        prompt(
+            json!([user, system("A."), answer, user, {"role": "developer", "content": [{"type": "text", "text": "B."}]}])
+        ),
+        merged
+    );
+}
+
+#[test]
 fn contents_keep_all_their_text() {
     for content in [
         json!("abc"),
@@ -85,7 +102,6 @@ fn what_is_wrong_is_named() {
         (json!([{"content": "a"}]), "messages[0].role", "missing"),
         (json!([{"role": 1, "content": "a"}]), "messages[0].role", "string"),
         (json!([user, {"role": "narrator", "content": "a"}]), "messages[1].role", "narrator"),
-        (json!([user, {"role": "system", "content": "a"}]), "messages[1].role", "before"),
         (json!([{"role": "user"}]), "messages[0].content", "string"),
         (json!([{"role": "user", "content": null}]), "messages[0].content", "string"),
         (json!([{"role": "user", "content": 3}]), "messages[0].content", "a number"),
