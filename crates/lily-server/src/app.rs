@@ -50,6 +50,8 @@ pub struct App {
     pub created: u64,
     /// Largest request body in bytes.
     pub max_body: usize,
+    /// Refuse requests with fields that mean nothing here, rather than name them in a header.
+    pub strict: bool,
     /// A stream that has nothing to say for this long says a comment, so that clients and proxies do not give up.
     /// Until the first one, a failure still gets its own HTTP status.
     pub keep_alive: Duration,
@@ -58,7 +60,7 @@ pub struct App {
 }
 
 impl App {
-    /// With the official sampling defaults, a comment every 5 s of silence, 5 s of grace, and bodies of up to 1 MiB and
+    /// With the official sampling defaults, a comment every 5 s of silence, 5 s of grace, not strict, and bodies of up to 1 MiB and
     /// 64 bytes for each token of the context: more than a prompt that fits can need, and little enough to be refused
     /// before it is encoded.
     pub fn new(engine: Engine, chat: Chat, names: ModelNames, eos: Vec<u32>) -> Self {
@@ -72,6 +74,7 @@ impl App {
             eos,
             created: created.map_or(0, |d| d.as_secs()),
             max_body,
+            strict: false,
             keep_alive: Duration::from_secs(5),
             grace: Duration::from_secs(5),
         }

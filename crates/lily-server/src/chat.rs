@@ -5,8 +5,9 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use lily_chat::{ChatError, OutputOptions, PromptInput};
+use lily_chat::{ChatError, OutputOptions, Prompt, PromptInput};
 use lily_engine::{Answer, Event, Request as EngineRequest};
+use serde_json::{Map, Value};
 
 use crate::app::App;
 use crate::body;
@@ -68,20 +69,12 @@ fn prepare(app: &App, bytes: &[u8]) -> Result<Prepared, ApiError> {
     }
     let params = ChatParams::parse(&body, app.defaults)?;
     drop(body);
-    let input = PromptInput {
-        messages: params.messages,
-        tools: params.tools.clone(),
-        add_generation_prompt: true,
-        kwargs: params.kwargs,
-    };
-    let prompt = app.chat.prompt(&input).map_err(|e| match e {
-        ChatError::Message(e) => ApiError::field(e.field, e.message),
-        ChatError::Template(message) => ApiError::field("messages", message),
-        ChatError::TemplateFailed(message) => {
-            ApiError::field("messages", format!("the chat template cannot render this conversation: {message}"))
-        }
-        other => ApiError::internal(other.to_string()),
-    })?;
+    if let (true, Some(name)) = (app.strict, params.ignored.first()) {
+        let shown: String = name.chars().take(100).collect();
+        let message = "is not a field of this API, and the server was started with --strict";
+        return Err(ApiError::field(shown, message).code("unknown_parameter"));
+    }
+    let prompt = prompt(app, params.messages, params.tools.clone(), params.kwargs)?;
     let output = OutputOptions {
         thinking: prompt.starts_in_thinking,
         stop: params.stop,
@@ -99,6 +92,24 @@ fn prepare(app: &App, bytes: &[u8]) -> Result<Prepared, ApiError> {
         stream: params.stream,
         include_usage: params.include_usage,
         ignored: ignored_header(&params.ignored),
+    })
+}
+
+/// The prompt of a conversation, up to where the answer begins.
+pub(crate) fn prompt(
+    app: &App,
+    messages: Vec<Value>,
+    tools: Option<Vec<Value>>,
+    kwargs: Map<String, Value>,
+) -> Result<Prompt, ApiError> {
+    let input = PromptInput { messages, tools, add_generation_prompt: true, kwargs };
+    app.chat.prompt(&input).map_err(|e| match e {
+        ChatError::Message(e) => ApiError::field(e.field, e.message),
+        ChatError::Template(message) => ApiError::field("messages", message),
+        ChatError::TemplateFailed(message) => {
+            ApiError::field("messages", format!("the chat template cannot render this conversation: {message}"))
+        }
+        other => ApiError::internal(other.to_string()),
     })
 }
 

@@ -60,7 +60,8 @@ impl ApiError {
     pub(crate) fn not_found(path: &str) -> Self {
         let shown: String = path.chars().take(200).collect();
         let message = format!(
-            "there is nothing at {shown}; there are /v1/chat/completions, /v1/models, /v1/models/{{id}} and /health"
+            "there is nothing at {shown}; there are /v1/chat/completions, /v1/models, /v1/models/{{id}}, \
+             /tokenize, /detokenize, /health and /ready"
         );
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("not_found")
     }

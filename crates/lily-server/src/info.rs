@@ -1,4 +1,4 @@
-//! `GET /v1/models`, `GET /v1/models/{id}` and `GET /health`.
+//! `GET /v1/models`, `GET /v1/models/{id}`, `GET /health` and `GET /ready`.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::{ApiError, json_response};
+use crate::serve::Stop;
 
 fn model(app: &App) -> Value {
     json!({
@@ -41,4 +42,13 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
         "waiting": load.waiting,
     });
     json_response(StatusCode::OK, &body)
+}
+
+/// Whether new requests are taken: 200, or 503 once the server is told to stop. A full queue is not counted: it is over in
+/// seconds, and requests get a status of their own for it.
+pub(crate) async fn ready(State(stop): State<Stop>) -> Result<Response, ApiError> {
+    if stop.is_stopping() {
+        return Err(ApiError::stopping());
+    }
+    Ok(json_response(StatusCode::OK, &json!({"status": "ready"})))
 }

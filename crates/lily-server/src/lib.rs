@@ -1,4 +1,5 @@
-//! The OpenAI-compatible HTTP API: `POST /v1/chat/completions`, `GET /v1/models`, `GET /health`.
+//! The OpenAI-compatible HTTP API: `POST /v1/chat/completions`, `GET /v1/models`, `POST /tokenize`,
+//! `POST /detokenize`, `GET /health`, `GET /ready`.
 //!
 //! - [`App`]: what the API serves (engine, chat, names, defaults); [`router`] makes an axum router of it, and [`serve`]
 //!   answers a listener until it is told to stop.
@@ -21,6 +22,7 @@ mod reply;
 mod request_log;
 mod serve;
 mod stream;
+mod text;
 
 pub use app::{App, SamplingDefaults};
 pub use names::ModelNames;

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::{chat, info};
+use crate::{chat, info, text};
 
 /// How far the server is on its way to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +65,10 @@ fn routes(app: Arc<App>, stop: Stop) -> Router {
         .route("/v1/chat/completions", post(chat::completions))
         .route("/v1/models", get(info::models))
         .route("/v1/models/{*id}", get(info::one_model))
+        .route("/tokenize", post(text::tokenize))
+        .route("/detokenize", post(text::detokenize))
         .route("/health", get(info::health))
+        .route("/ready", get(info::ready))
         .fallback(async |request: Request| ApiError::not_found(request.uri().path()))
         .method_not_allowed_fallback(wrong_method)
         .with_state(AppState { app, stop })

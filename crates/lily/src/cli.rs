@@ -221,6 +221,9 @@ pub struct ServeArgs {
     /// Requests that may wait for the engine; more are refused with 429
     #[arg(long, default_value_t = 32, value_name = "N")]
     pub max_queue: usize,
+    /// Refuse requests with fields that mean nothing here; without it, a header of the answer names them
+    #[arg(long)]
+    pub strict: bool,
     /// For tests of clients: answer with the tokens written in this file, one JSON line a request (docs/script.md)
     #[arg(long, value_name = "FILE.jsonl")]
     pub script: Option<PathBuf>,

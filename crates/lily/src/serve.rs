@@ -66,6 +66,7 @@ fn finish(args: &ServeArgs, checkpoint: &Checkpoint, engine: Engine, chat: Chat,
     let mut app =
         App::new(engine, chat, ModelNames { aliases: aliases(args, checkpoint, &id), id }, generation.eos.clone());
     app.defaults = defaults(generation);
+    app.strict = args.strict;
     app
 }
 

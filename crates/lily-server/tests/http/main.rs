@@ -5,3 +5,4 @@ mod errors;
 mod leaving;
 mod server;
 mod streams;
+mod text;
