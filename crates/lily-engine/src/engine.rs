@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use lily_model::Model;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::prefix::PrefixOptions;
-use crate::queue::{Job, Load, Queue};
+use crate::queue::{Job, Listener, Load, Queue};
 use crate::request::{Event, Request, SubmitError};
 use crate::worker;
 
@@ -62,6 +63,23 @@ impl Engine {
 
     /// Queue a request. Does not block; refuses what can be known to fail before anything is computed.
     pub fn submit(&self, request: Request) -> Result<Answer, SubmitError> {
+        let (answer, listener) = Answer::new();
+        self.queue(request, listener, Vec::new())?;
+        Ok(answer)
+    }
+
+    /// As [`Self::submit`], for `choices` answers (at least one) that go on independently from one reading of the prompt.
+    /// Answer i is the one that the request gives alone with i added to its seed. Each takes a slot of its own, so that
+    /// some may wait for others; each may be dropped alone.
+    pub fn submit_choices(&self, request: Request, choices: usize) -> Result<Vec<Answer>, SubmitError> {
+        let (first, listener) = Answer::new();
+        let (mut answers, others): (Vec<Answer>, Vec<Listener>) = (1..choices).map(|_| Answer::new()).unzip();
+        self.queue(request, listener, others)?;
+        answers.insert(0, first);
+        Ok(answers)
+    }
+
+    fn queue(&self, request: Request, listener: Listener, others: Vec<Listener>) -> Result<(), SubmitError> {
         let context = self.inner.context;
         if request.prompt.is_empty() {
             return Err(SubmitError::EmptyPrompt);
@@ -72,11 +90,7 @@ impl Engine {
         if request.prompt.len() >= context {
             return Err(SubmitError::PromptTooLong { prompt: request.prompt.len(), context });
         }
-        let (sender, events) = unbounded_channel();
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let job = Job { request, events: sender, cancelled: Arc::clone(&cancelled), submitted: Instant::now() };
-        self.inner.queue.push(job)?;
-        Ok(Answer { events, cancelled })
+        self.inner.queue.push(Job { request, listener, others, fork: None, submitted: Instant::now() })
     }
 
     /// What runs the model, for people: `"cpu (AVX2, 2 threads)"`.
@@ -118,9 +132,20 @@ pub struct Answer {
 }
 
 impl Answer {
+    fn new() -> (Self, Listener) {
+        let (sender, events) = unbounded_channel();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        (Self { events, cancelled: Arc::clone(&cancelled) }, Listener { events: sender, cancelled })
+    }
+
     /// The next event; `None` after the last. May be dropped while it waits without losing an event.
     pub async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
+    }
+
+    /// [`Self::next`] for those who wait for several answers at once.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.events.poll_recv(cx)
     }
 
     /// [`Self::next`] for threads outside an async runtime.

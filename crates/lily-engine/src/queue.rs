@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use lily_model::Snapshot;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::request::{EngineError, Event, Request, SubmitError};
@@ -14,27 +15,68 @@ use crate::request::{EngineError, Event, Request, SubmitError};
 pub struct Load {
     /// Requests that the model works on; each holds a sequence.
     pub running: usize,
-    /// Requests in the queue.
+    /// Requests in the queue, and further answers of those that run.
     pub waiting: usize,
 }
 
-/// A request with the way back to whoever asked.
-pub(crate) struct Job {
-    pub(crate) request: Request,
+/// The way back to whoever waits for one answer.
+#[derive(Clone)]
+pub(crate) struct Listener {
     pub(crate) events: UnboundedSender<Event>,
     pub(crate) cancelled: Arc<AtomicBool>,
-    pub(crate) submitted: Instant,
 }
 
-impl Job {
-    /// Whether nobody waits for this any more.
-    pub(crate) fn is_cancelled(&self) -> bool {
+impl Listener {
+    /// Whether nobody waits any more.
+    fn is_gone(&self) -> bool {
         self.events.is_closed() || self.cancelled.load(Ordering::Relaxed)
     }
 
     /// Send an event; that nobody listens any more is noticed between steps.
     pub(crate) fn send(&self, event: Event) {
         let _ = self.events.send(event);
+    }
+}
+
+/// A request with the ways back to whoever asked.
+pub(crate) struct Job {
+    pub(crate) request: Request,
+    pub(crate) listener: Listener,
+    /// Who waits for further answers to the same prompt; each becomes a job of its own where the prompt ends.
+    pub(crate) others: Vec<Listener>,
+    /// Where it begins, if its prompt has been read.
+    pub(crate) fork: Option<Fork>,
+    pub(crate) submitted: Instant,
+}
+
+/// The end of a prompt, from which several answers go on.
+#[derive(Clone)]
+pub(crate) struct Fork {
+    pub(crate) snapshot: Snapshot,
+    /// After the prompt's last token, [vocab].
+    pub(crate) logits: Arc<[f32]>,
+    /// Prompt tokens that were not computed.
+    pub(crate) cached: usize,
+    /// Whether the state after it is that of a cold run.
+    pub(crate) exact: bool,
+    pub(crate) taken: Instant,
+    /// Seconds that the prompt took.
+    pub(crate) prefill: f64,
+}
+
+impl Job {
+    /// Whether nobody waits for this any more.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.listener.is_gone() && self.others.iter().all(Listener::is_gone)
+    }
+
+    /// Everybody who waits for this.
+    pub(crate) fn listeners(&self) -> Vec<Listener> {
+        std::iter::once(&self.listener).chain(&self.others).cloned().collect()
+    }
+
+    fn fail(&self, error: &EngineError) {
+        self.listeners().iter().for_each(|listener| listener.send(Event::Failed(error.clone())));
     }
 }
 
@@ -50,7 +92,7 @@ impl State {
         self.waiting.retain(|job| {
             let cancelled = job.is_cancelled();
             if cancelled {
-                job.send(Event::Failed(EngineError::Cancelled));
+                job.fail(&EngineError::Cancelled);
             }
             !cancelled
         });
@@ -83,12 +125,23 @@ impl Queue {
             return Err(SubmitError::Closed);
         }
         state.sweep();
-        if state.waiting.len() + state.running >= self.max_waiting + self.slots {
-            return Err(SubmitError::QueueFull { waiting: state.waiting.len() });
+        // Further answers of a request that was taken are not new ones.
+        let waiting = state.waiting.iter().filter(|job| job.fork.is_none()).count();
+        if waiting + state.running >= self.max_waiting + self.slots {
+            return Err(SubmitError::QueueFull { waiting });
         }
         state.waiting.push_back(job);
         self.changed.notify_one();
         Ok(())
+    }
+
+    /// Put further answers of a request that runs before all that wait.
+    pub(crate) fn push_front(&self, jobs: Vec<Job>) {
+        let mut state = self.lock();
+        if state.closed {
+            return jobs.iter().for_each(|job| job.fail(&EngineError::ShutDown));
+        }
+        jobs.into_iter().rev().for_each(|job| state.waiting.push_front(job));
     }
 
     /// The next job, counted as running; `None` when there is none and `block` is false, or when the engine closes.
@@ -125,7 +178,7 @@ impl Queue {
         let mut state = self.lock();
         state.closed = true;
         for job in state.waiting.drain(..) {
-            job.send(Event::Failed(EngineError::ShutDown));
+            job.fail(&EngineError::ShutDown);
         }
         self.changed.notify_all();
     }

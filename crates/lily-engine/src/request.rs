@@ -6,6 +6,7 @@ use lily_model::ModelError;
 use crate::sampler::{SamplerError, SamplingParams};
 
 /// One answer to generate.
+#[derive(Clone)]
 pub struct Request {
     /// Token ids of the prompt, at least one.
     pub prompt: Vec<u32>,
@@ -115,7 +116,7 @@ pub enum SubmitError {
 }
 
 /// Why a request that was taken did not finish. Other requests are not affected.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
     /// The model refused or failed.
     #[error(transparent)]

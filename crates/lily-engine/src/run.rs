@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use lily_chat::{OutputMachine, Tokenizer};
-use lily_model::{Model, SeqId};
+use lily_model::{Model, SeqId, Snapshot};
 
 use crate::prefix::{BLOCK, PrefixCache, cuts};
-use crate::queue::Job;
+use crate::queue::{Fork, Job, Listener};
 use crate::request::{EngineError, Event, FinishReason, Finished, Timings, Usage};
 use crate::sampler::Sampler;
 use crate::schedule::Need;
@@ -32,11 +32,14 @@ pub(crate) struct Run {
     sampler: Sampler,
     machine: OutputMachine,
     taken: Instant,
+    /// Seconds that the prompt took, once it has been read.
+    prefill: Option<f64>,
     started: Option<Instant>,
 }
 
 impl Run {
-    /// Begin the sequence with room for the prompt and everything that may be generated, from the longest cached prefix.
+    /// Begin the sequence with room for the prompt and everything that may be generated, from the longest cached prefix or,
+    /// for a further answer, from the end of the prompt.
     pub(crate) fn begin(
         job: Job,
         model: &mut dyn Model,
@@ -44,29 +47,34 @@ impl Run {
         context: usize,
         cache: Option<&mut PrefixCache>,
     ) -> Result<Self, EngineError> {
-        let taken = Instant::now();
         let room_left = context - job.request.prompt.len();
         let limit = job.request.max_tokens.unwrap_or(room_left).min(room_left);
         let sampler = Sampler::new(job.request.sampling, tokenizer.len());
         let machine = OutputMachine::new(tokenizer, job.request.output.clone());
         let prompt = &job.request.prompt;
         let cuts = if cache.is_some() { cuts(prompt.len(), &job.request.boundaries) } else { Vec::new() };
+        let (taken, prefill) = job.fork.as_ref().map_or((Instant::now(), None), |f| (f.taken, Some(f.prefill)));
         // Last, so that nothing above can fail and leave a sequence behind.
         let room = prompt.len() + limit;
-        let restored = cache.and_then(|cache| cache.find(prompt)).and_then(|hit| {
-            let restored = model.restore(&hit.snapshot, room);
-            // A device that is full may still have room for an empty sequence.
-            let restored = restored.inspect_err(|error| tracing::warn!(%error, "a cached state could not be restored"));
-            Some((restored.ok()?, hit.snapshot.len, hit.exact))
-        });
+        let restored = match &job.fork {
+            Some(fork) => Some((model.restore(&fork.snapshot, room)?, fork.cached, fork.exact)),
+            None => cache.and_then(|cache| cache.find(prompt)).and_then(|hit| {
+                let restored = model.restore(&hit.snapshot, room);
+                // A device that is full may still have room for an empty sequence.
+                let restored =
+                    restored.inspect_err(|error| tracing::warn!(%error, "a cached state could not be restored"));
+                Some((restored.ok()?, hit.snapshot.len, hit.exact))
+            }),
+        };
         let (seq, cached, exact) = match restored {
             Some(restored) => restored,
             None => (model.begin(room)?, 0, true),
         };
+        let read = if job.fork.is_some() { prompt.len() } else { cached };
         Ok(Self {
             job,
             seq,
-            read: cached,
+            read,
             cached,
             cuts,
             exact,
@@ -77,8 +85,23 @@ impl Run {
             sampler,
             machine,
             taken,
+            prefill,
             started: None,
         })
+    }
+
+    /// Jobs for the further answers to this prompt, which has been read: `snapshot` and `logits` [vocab] are those after it.
+    pub(crate) fn forks(&self, others: &[Listener], snapshot: Snapshot, logits: &[f32]) -> Vec<Job> {
+        let prefill = self.taken.elapsed().as_secs_f64();
+        let (cached, exact, taken) = (self.cached, self.exact, self.taken);
+        let fork = Fork { snapshot, logits: logits.into(), cached, exact, taken, prefill };
+        let job = |(listener, i): (&Listener, u64)| {
+            let mut request = self.job.request.clone();
+            request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(i));
+            let (listener, fork) = (listener.clone(), Some(fork.clone()));
+            Job { request, listener, others: Vec::new(), fork, submitted: self.job.submitted }
+        };
+        others.iter().zip(1..).map(job).collect()
     }
 
     pub(crate) fn need(&self) -> Need {
@@ -161,20 +184,21 @@ impl Run {
     pub(crate) fn accept(&mut self, token: u32) -> Option<Finished> {
         if self.started.is_none() {
             self.started = Some(Instant::now());
+            self.prefill.get_or_insert_with(|| self.taken.elapsed().as_secs_f64());
             let prompt_tokens = self.job.request.prompt.len();
-            self.job.send(Event::Started { prompt_tokens, cached_tokens: self.cached });
+            self.job.listener.send(Event::Started { prompt_tokens, cached_tokens: self.cached });
         }
         self.generated += 1;
         self.next = Some(token);
         for event in self.machine.push(token) {
-            self.job.send(Event::Output(event));
+            self.job.listener.send(Event::Output(event));
         }
         let ended = self.machine.ended().is_some();
         if !ended && self.generated < self.limit {
             return None;
         }
         for event in self.machine.finish() {
-            self.job.send(Event::Output(event));
+            self.job.listener.send(Event::Output(event));
         }
         let reason = match ended {
             false => FinishReason::Length,
@@ -200,7 +224,7 @@ impl Run {
         let started = self.started.unwrap_or_else(Instant::now);
         Timings {
             queue: self.taken.duration_since(self.job.submitted).as_secs_f64(),
-            prefill: started.duration_since(self.taken).as_secs_f64(),
+            prefill: self.prefill.unwrap_or(0.0),
             decode: started.elapsed().as_secs_f64(),
         }
     }

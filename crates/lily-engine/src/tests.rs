@@ -1,6 +1,7 @@
 //! The engine over a tiny deterministic model and over scripts. No test waits longer than it must: every wait is for a
 //! condition, with a limit that only a failure reaches.
 
+mod choices;
 mod fake;
 mod prefix;
 mod script;

@@ -76,7 +76,8 @@ impl Worker<'_> {
     }
 
     fn begin(&mut self, job: Job) {
-        let events = job.events.clone();
+        let listeners = job.listeners();
+        let fork = job.fork.clone();
         let (model, tokenizer, context) = (self.model.as_mut(), self.tokenizer, self.context);
         let cache = self.cache.as_mut();
         match guard(|| Run::begin(job, model, tokenizer, context, cache)) {
@@ -84,8 +85,14 @@ impl Worker<'_> {
             Err(error) => {
                 tracing::error!(%error, "a request could not begin");
                 self.queue.done();
-                let _ = events.send(Event::Failed(error));
+                return listeners.iter().for_each(|listener| listener.send(Event::Failed(error.clone())));
             }
+        }
+        if let Some(fork) = fork {
+            let i = self.runs.len() - 1;
+            let (run, model) = (&mut self.runs[i], self.model.as_ref());
+            let result = guard(|| run.choose(&fork.logits, model));
+            self.settle(i, result);
         }
     }
 
@@ -114,12 +121,34 @@ impl Worker<'_> {
             let count = tokens.len();
             let logits = model.prefill(run.seq, tokens, if last { Rows::Last } else { Rows::None })?;
             run.advance(count);
-            if last { run.choose(logits.row(0), model) } else { Ok(None) }
+            Ok(last.then_some(logits))
         });
         if result.is_ok() && self.runs[i].at_cut() {
             self.keep(i);
         }
+        let result = result.and_then(|logits| {
+            let Some(logits) = logits else { return Ok(None) };
+            self.fork(i, logits.row(0));
+            let (run, model) = (&mut self.runs[i], self.model.as_ref());
+            guard(|| run.choose(logits.row(0), model))
+        });
         self.settle(i, result);
+    }
+
+    /// The prompt of a run has been read: let the further answers to it go on from here. `logits` [vocab].
+    fn fork(&mut self, i: usize, logits: &[f32]) {
+        let (run, model) = (&mut self.runs[i], self.model.as_mut());
+        let others = std::mem::take(&mut run.job.others);
+        if others.is_empty() {
+            return;
+        }
+        match guard(|| Ok(model.snapshot(run.seq)?)) {
+            Ok(snapshot) => self.queue.push_front(run.forks(&others, snapshot, logits)),
+            Err(error) => {
+                tracing::error!(%error, "further answers could not begin");
+                others.iter().for_each(|listener| listener.send(Event::Failed(error.clone())));
+            }
+        }
     }
 
     /// One token for each of `turn`. When the model refuses the batch, each is tried alone, so that only the one that
@@ -220,6 +249,9 @@ impl Worker<'_> {
             tracing::error!(%error, "freeing a sequence failed");
         }
         self.queue.done();
-        run.job.send(event);
+        if let Event::Failed(error) = &event {
+            run.job.others.iter().for_each(|listener| listener.send(Event::Failed(error.clone())));
+        }
+        run.job.listener.send(event);
     }
 }

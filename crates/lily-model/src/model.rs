@@ -69,7 +69,7 @@ pub struct Shared {
 }
 
 /// Why a device could not do what was asked. The sequence named is as it was before the call.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum ModelError {
     /// More tokens than the sequence was admitted for.
     #[error("the sequence would have {asked} tokens, but its room is {room}")]

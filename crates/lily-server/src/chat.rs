@@ -6,9 +6,10 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use lily_chat::{ChatError, OutputOptions, Prompt, PromptInput};
-use lily_engine::{Answer, Event, Request as EngineRequest};
+use lily_engine::{Event, FinishReason, Request as EngineRequest};
 use serde_json::{Map, Value};
 
+use crate::answers::Answers;
 use crate::app::App;
 use crate::body;
 use crate::error::{ApiError, json_response};
@@ -36,17 +37,17 @@ pub(crate) async fn completions(
     let prepared = Arc::clone(&app);
     // Parsing and encoding a long prompt takes a while; other connections should not wait for it.
     let prepared = tokio::task::spawn_blocking(move || prepare(&prepared, &bytes)).await;
-    let Prepared { request, stream, include_usage, ignored } =
+    let Prepared { request, choices, stream, include_usage, ignored } =
         prepared.map_err(|e| ApiError::internal(format!("preparing the prompt failed: {e}")))??;
 
     let head = Head::new(&app.names.id)?;
     let prompt_tokens = request.prompt.len();
-    let answer = app.engine.submit(request)?;
+    let answers = Answers::new(app.engine.submit_choices(request, choices)?);
     let log = RequestLog::begin(&head.id, prompt_tokens, stream);
     let mut response = if stream {
-        stream::response(answer, head, log, include_usage, stop, app.keep_alive).await?
+        stream::response(answers, head, log, include_usage, stop, app.keep_alive).await?
     } else {
-        whole(answer, &head, log, stop).await?
+        whole(answers, &head, log, stop).await?
     };
     if let Some(ignored) = ignored {
         response.headers_mut().insert(IGNORED_FIELDS.clone(), ignored);
@@ -56,6 +57,7 @@ pub(crate) async fn completions(
 
 struct Prepared {
     request: EngineRequest,
+    choices: usize,
     stream: bool,
     include_usage: bool,
     ignored: Option<HeaderValue>,
@@ -89,6 +91,7 @@ fn prepare(app: &App, bytes: &[u8]) -> Result<Prepared, ApiError> {
             max_tokens: params.max_tokens,
             output,
         },
+        choices: params.choices,
         stream: params.stream,
         include_usage: params.include_usage,
         ignored: ignored_header(&params.ignored),
@@ -123,25 +126,28 @@ fn ignored_header(names: &[String]) -> Option<HeaderValue> {
     HeaderValue::from_str(&text).ok()
 }
 
-/// Wait for the whole answer. When the client leaves, this future is dropped, and the answer with it.
-async fn whole(mut answer: Answer, head: &Head, mut log: RequestLog, mut stop: Stop) -> Result<Response, ApiError> {
-    let mut message = Message::default();
+/// Wait for all answers, whole. When the client leaves, this future is dropped, and the answers with it.
+async fn whole(mut answers: Answers, head: &Head, mut log: RequestLog, mut stop: Stop) -> Result<Response, ApiError> {
+    let mut choices: Vec<(Message, FinishReason)> =
+        (0..answers.len()).map(|_| (Message::default(), FinishReason::Stop)).collect();
     loop {
         let event = tokio::select! {
-            event = answer.next() => event,
+            event = answers.next() => event,
             () = stop.now() => {
                 log.failed(&"the server is shutting down");
                 return Err(ApiError::stopping());
             }
         };
         match event {
-            Some(Event::Started { .. }) => {}
-            Some(Event::Output(event)) => message.add(event)?,
-            Some(Event::Finished(finished)) => {
-                log.finished(&finished);
-                return Ok(json_response(StatusCode::OK, &head.completion(message, &finished)));
+            Some((_, Event::Started { .. })) => {}
+            Some((i, Event::Output(event))) => choices[i].0.add(event)?,
+            Some((i, Event::Finished(finished))) => {
+                choices[i].1 = finished.reason;
+                let Some(total) = answers.end(i, finished) else { continue };
+                log.finished(&total);
+                return Ok(json_response(StatusCode::OK, &head.completion(choices, &total)));
             }
-            Some(Event::Failed(e)) => {
+            Some((_, Event::Failed(e))) => {
                 log.failed(&e);
                 return Err(e.into());
             }

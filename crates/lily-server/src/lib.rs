@@ -10,6 +10,7 @@
 //! This room knows `lily-engine` and `lily-chat`. It knows nothing of models, checkpoints or devices, opens no outgoing
 //! connection, and writes no prompt text to its logs.
 
+mod answers;
 mod app;
 mod body;
 mod chat;

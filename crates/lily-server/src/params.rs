@@ -18,6 +18,8 @@ pub(crate) struct ChatParams {
     pub(crate) kwargs: Map<String, Value>,
     pub(crate) sampling: SamplingParams,
     pub(crate) max_tokens: Option<usize>,
+    /// Answers to give, from 1 to [`MAX_CHOICES`].
+    pub(crate) choices: usize,
     pub(crate) stop: Vec<String>,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
@@ -64,6 +66,8 @@ const KNOWN: &[&str] = &[
 const BOOKKEEPING: &[&str] =
     &["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"];
 
+/// Answers to one prompt: each decodes on its own, so that many would keep everyone else waiting.
+const MAX_CHOICES: usize = 16;
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
 
@@ -80,6 +84,7 @@ impl ChatParams {
             kwargs: template_kwargs(&fields)?,
             sampling: sampling(&fields, defaults)?,
             max_tokens: max_tokens(&fields)?,
+            choices: choices(&fields)?,
             stop: stop(&fields)?,
             stream,
             include_usage: include_usage(&fields, stream)?,
@@ -104,10 +109,6 @@ fn messages(fields: &Fields) -> Result<Vec<Value>, ApiError> {
 /// Options of the API that Lily does not have yet: refused unless they ask for nothing, so that none is dropped in
 /// silence.
 fn refuse_what_is_missing(fields: &Fields) -> Result<(), ApiError> {
-    match fields.integer("n", 1)? {
-        None | Some(1) => {}
-        Some(_) => return Err(ApiError::unsupported("n", "only 1 choice a request is supported yet")),
-    }
     let zero = |v: &Value| v.as_f64() == Some(0.0);
     for name in ["presence_penalty", "frequency_penalty"] {
         fields.number(name, "from -2 to 2", |x| (-2.0..=2.0).contains(&x))?;
@@ -140,6 +141,14 @@ fn include_usage(fields: &Fields, stream: bool) -> Result<bool, ApiError> {
         Some(Value::Bool(b)) => Ok(*b),
         Some(other) => Err(wrong_type("stream_options.include_usage", "true or false", other)),
     }
+}
+
+fn choices(fields: &Fields) -> Result<usize, ApiError> {
+    let n = fields.integer("n", 1)?.map_or(1, |n| n as usize);
+    if n > MAX_CHOICES {
+        return Err(ApiError::field("n", format!("must be at most {MAX_CHOICES}, not {n}")));
+    }
+    Ok(n)
 }
 
 fn max_tokens(fields: &Fields) -> Result<Option<usize>, ApiError> {

@@ -122,7 +122,7 @@ fn every_refusal_names_its_field() {
         (json!({"reasoning_effort": 1}), "reasoning_effort"),
         (json!({"reasoning": {"effort": "huge"}}), "reasoning.effort"),
         (json!({"n": 0}), "n"),
-        (json!({"n": 2}), "n"),
+        (json!({"n": 17}), "n"),
         (json!({"presence_penalty": 1}), "presence_penalty"),
         (json!({"presence_penalty": 3}), "presence_penalty"),
         (json!({"frequency_penalty": "x"}), "frequency_penalty"),

@@ -41,18 +41,18 @@ impl Head {
         map
     }
 
-    fn chunk(&self, delta: Value, finish: Option<FinishReason>) -> Value {
-        let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish.map(reason)});
+    fn chunk(&self, index: usize, delta: Value, finish: Option<FinishReason>) -> Value {
+        let choice = json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": finish.map(reason)});
         self.object("chat.completion.chunk", json!([choice])).into()
     }
 
-    /// The first chunk of a stream.
-    pub(crate) fn first_chunk(&self) -> Value {
-        self.chunk(json!({"role": "assistant", "content": ""}), None)
+    /// The first chunk of choice `index` of a stream.
+    pub(crate) fn first_chunk(&self, index: usize) -> Value {
+        self.chunk(index, json!({"role": "assistant", "content": ""}), None)
     }
 
-    /// The chunk for one event; `None` when the event has nothing to show.
-    pub(crate) fn delta_chunk(&self, event: &OutputEvent) -> Result<Option<Value>, ApiError> {
+    /// The chunk for one event of choice `choice`; `None` when the event has nothing to show.
+    pub(crate) fn delta_chunk(&self, choice: usize, event: &OutputEvent) -> Result<Option<Value>, ApiError> {
         let call = |call: Value| json!({"tool_calls": [call]});
         let delta = match event {
             OutputEvent::Reasoning(text) => json!({"reasoning_content": text}),
@@ -66,12 +66,12 @@ impl Head {
             }
             OutputEvent::ToolCallEnd { .. } => return Ok(None),
         };
-        Ok(Some(self.chunk(delta, None)))
+        Ok(Some(self.chunk(choice, delta, None)))
     }
 
-    /// The chunk that says why the answer ended.
-    pub(crate) fn last_chunk(&self, finished: &Finished) -> Value {
-        let mut chunk = self.chunk(json!({}), Some(finished.reason));
+    /// The chunk that says why choice `index` ended.
+    pub(crate) fn last_chunk(&self, index: usize, finished: &Finished) -> Value {
+        let mut chunk = self.chunk(index, json!({}), Some(finished.reason));
         chunk["timings"] = timings(finished);
         chunk
     }
@@ -83,13 +83,13 @@ impl Head {
         map.into()
     }
 
-    /// A whole answer.
-    pub(crate) fn completion(&self, message: Message, finished: &Finished) -> Value {
-        let choice =
-            json!({"index": 0, "message": message.json(), "logprobs": null, "finish_reason": reason(finished.reason)});
-        let mut map = self.object("chat.completion", json!([choice]));
-        map.insert("usage".into(), usage(finished));
-        map.insert("timings".into(), timings(finished));
+    /// All choices whole, with why each ended; `total` is their sum.
+    pub(crate) fn completion(&self, choices: Vec<(Message, FinishReason)>, total: &Finished) -> Value {
+        let choice = |(i, (message, why)): (usize, (Message, FinishReason))| json!({"index": i, "message": message.json(), "logprobs": null, "finish_reason": reason(why)});
+        let choices = choices.into_iter().enumerate().map(choice).collect();
+        let mut map = self.object("chat.completion", choices);
+        map.insert("usage".into(), usage(total));
+        map.insert("timings".into(), timings(total));
         map.into()
     }
 }

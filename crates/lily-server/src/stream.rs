@@ -8,9 +8,10 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use lily_engine::{Answer, Event};
+use lily_engine::Event;
 use serde_json::Value;
 
+use crate::answers::Answers;
 use crate::error::ApiError;
 use crate::reply::Head;
 use crate::request_log::RequestLog;
@@ -20,21 +21,21 @@ use crate::serve::Stop;
 static NO_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 struct Stream {
-    answer: Answer,
+    answers: Answers,
     head: Head,
     log: RequestLog,
     include_usage: bool,
     stop: Stop,
     ready: VecDeque<SseEvent>,
     /// An event taken from the answer before the response began.
-    early: Option<Event>,
+    early: Option<(usize, Event)>,
     ended: bool,
 }
 
 /// Begin the response. Waits up to `keep_alive` for the engine's first event, so that a failure in that time gets its
 /// own status; a slower prompt gets 200 and comments until there is something to send.
 pub(crate) async fn response(
-    mut answer: Answer,
+    mut answers: Answers,
     head: Head,
     mut log: RequestLog,
     include_usage: bool,
@@ -42,14 +43,14 @@ pub(crate) async fn response(
     keep_alive: Duration,
 ) -> Result<Response, ApiError> {
     let early = tokio::select! {
-        event = tokio::time::timeout(keep_alive, answer.next()) => event.ok(),
+        event = tokio::time::timeout(keep_alive, answers.next()) => event.ok(),
         () = stop.now() => {
             log.failed(&"the server is shutting down");
             return Err(ApiError::stopping());
         }
     };
     let early = match early {
-        Some(Some(Event::Failed(e))) => {
+        Some(Some((_, Event::Failed(e)))) => {
             log.failed(&e);
             return Err(e.into());
         }
@@ -57,8 +58,8 @@ pub(crate) async fn response(
         Some(early) => early,
         None => None,
     };
-    let ready = VecDeque::from([data(&head.first_chunk())]);
-    let state = Stream { answer, head, log, include_usage, stop, ready, early, ended: false };
+    let ready = (0..answers.len()).map(|i| data(&head.first_chunk(i))).collect();
+    let state = Stream { answers, head, log, include_usage, stop, ready, early, ended: false };
     let events = stream::unfold(state, |mut state| async move {
         let event = state.next().await?;
         Some((Ok::<_, Infallible>(event), state))
@@ -87,7 +88,7 @@ impl Stream {
             let event = match self.early.take() {
                 Some(event) => Some(event),
                 None => tokio::select! {
-                    event = self.answer.next() => event,
+                    event = self.answers.next() => event,
                     () = self.stop.now() => {
                         self.fail(&ApiError::stopping());
                         continue;
@@ -100,19 +101,20 @@ impl Stream {
         }
     }
 
-    fn take(&mut self, event: Option<Event>) -> Result<(), ApiError> {
+    fn take(&mut self, event: Option<(usize, Event)>) -> Result<(), ApiError> {
         match event {
-            Some(Event::Started { .. }) => {}
-            Some(Event::Output(event)) => self.ready.extend(self.head.delta_chunk(&event)?.as_ref().map(data)),
-            Some(Event::Finished(finished)) => {
-                self.ready.push_back(data(&self.head.last_chunk(&finished)));
+            Some((_, Event::Started { .. })) => {}
+            Some((i, Event::Output(event))) => self.ready.extend(self.head.delta_chunk(i, &event)?.as_ref().map(data)),
+            Some((i, Event::Finished(finished))) => {
+                self.ready.push_back(data(&self.head.last_chunk(i, &finished)));
+                let Some(total) = self.answers.end(i, finished) else { return Ok(()) };
                 if self.include_usage {
-                    self.ready.push_back(data(&self.head.usage_chunk(&finished)));
+                    self.ready.push_back(data(&self.head.usage_chunk(&total)));
                 }
-                self.log.finished(&finished);
+                self.log.finished(&total);
                 self.end();
             }
-            Some(Event::Failed(e)) => return Err(e.into()),
+            Some((_, Event::Failed(e))) => return Err(e.into()),
             None => return Err(ApiError::internal("the engine ended without an answer")),
         }
         Ok(())

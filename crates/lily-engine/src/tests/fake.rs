@@ -72,6 +72,17 @@ pub(super) struct Counts {
     pub(super) read: usize,
     /// A digest of every row of logits that was asked for.
     pub(super) rows: Vec<u64>,
+    /// What is done inside the call of that number, from 1.
+    pub(super) in_prefill: Option<(usize, Deed)>,
+    pub(super) in_decode: Option<(usize, Deed)>,
+}
+
+type Deed = Box<dyn FnOnce() + Send>;
+
+fn due(deed: &mut Option<(usize, Deed)>, call: usize) {
+    if let Some((_, deed)) = deed.take_if(|(at, _)| *at == call) {
+        deed();
+    }
 }
 
 #[derive(Clone, Default)]
@@ -174,6 +185,8 @@ impl Model for Fake {
         let mut log = self.log.lock();
         log.prefills += 1;
         log.read += tokens.len();
+        let call = log.prefills;
+        due(&mut log.in_prefill, call);
         drop(log);
         let state = self.seqs.get_mut(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
         if state.len == 0 {
@@ -198,6 +211,8 @@ impl Model for Fake {
         log.decodes += 1;
         log.widest = log.widest.max(batch.len());
         log.fed.extend(batch.iter().map(|(_, token)| token));
+        let call = log.decodes;
+        due(&mut log.in_decode, call);
         drop(log);
         let third = |op| batch.iter().any(|(s, _)| self.seqs[s].op == op && self.seqs[s].generated == 2);
         if third(Op::FailDecode) {

@@ -44,7 +44,7 @@ async fn bad_fields_are_named() {
         (json!({"max_tokens": 0}), "max_tokens"),
         (json!({"max_tokens": -5}), "max_tokens"),
         (json!({"n": 0}), "n"),
-        (json!({"n": 2}), "n"),
+        (json!({"n": 17}), "n"),
         (json!({"stop": ""}), "stop"),
         (json!({"logprobs": true}), "logprobs"),
         (json!({"tool_choice": "required"}), "tool_choice"),
@@ -194,7 +194,7 @@ async fn paths_and_methods_are_json_errors() {
 #[tokio::test]
 async fn refused_requests_use_no_line_of_the_script() {
     let server = Server::start("{\"pieces\": [\"one\"]}\n{\"pieces\": [\"two\"]}").await;
-    for bad in [json!({"n": 2}), json!({"model": "x"}), json!({"messages": []})] {
+    for bad in [json!({"n": 17}), json!({"model": "x"}), json!({"messages": []})] {
         assert!(server.post(&ask(bad)).await.status >= 400);
     }
     let long = json!({"messages": [{"role": "user", "content": "word ".repeat(5000)}]});

@@ -1,0 +1,58 @@
+//! The answers to one request, side by side.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use lily_engine::{Answer, Event, Finished};
+
+/// Drops what still runs when it is dropped.
+pub(crate) struct Answers {
+    all: Vec<Answer>,
+    ended: Vec<Option<Finished>>,
+    /// Who is asked first, so that nobody's events wait for another's end.
+    turn: usize,
+}
+
+impl Answers {
+    pub(crate) fn new(all: Vec<Answer>) -> Self {
+        let ended = all.iter().map(|_| None).collect();
+        Self { all, ended, turn: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The next event and whose it is; `None` where there will be none before all have ended. May be dropped while it waits
+    /// without losing an event.
+    pub(crate) async fn next(&mut self) -> Option<(usize, Event)> {
+        poll_fn(|cx| {
+            for step in 0..self.all.len() {
+                let i = (self.turn + step) % self.all.len();
+                if self.ended[i].is_some() {
+                    continue;
+                }
+                if let Poll::Ready(event) = self.all[i].poll_next(cx) {
+                    self.turn = i + 1;
+                    return Poll::Ready(event.map(|event| (i, event)));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Answer `i` has ended. The sum of all, once it was the last: the prompt counts once, and decoding took as long as the
+    /// longest.
+    pub(crate) fn end(&mut self, i: usize, finished: Finished) -> Option<Finished> {
+        self.ended[i] = Some(finished);
+        let all: Option<Vec<&Finished>> = self.ended.iter().map(Option::as_ref).collect();
+        let (first, others) = all?.split_first().map(|(first, others)| ((*first).clone(), others.to_vec()))?;
+        Some(others.into_iter().fold(first, |mut sum, one| {
+            sum.usage.completion_tokens += one.usage.completion_tokens;
+            sum.usage.reasoning_tokens += one.usage.reasoning_tokens;
+            sum.timings.decode = sum.timings.decode.max(one.timings.decode);
+            sum
+        }))
+    }
+}
