@@ -3,6 +3,7 @@
 
 mod choices;
 mod fake;
+mod leaving;
 mod prefix;
 mod script;
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lily_engine::PrefixOptions;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 
@@ -118,4 +119,20 @@ async fn requests_wait_their_turn() {
             seen += std::str::from_utf8(&buffer[..n]).unwrap();
         }
     }
+}
+
+#[tokio::test]
+async fn what_was_read_before_the_client_left_is_read_once() {
+    let prefix = PrefixOptions { bytes: 1 << 20, exact: false };
+    let script = "{\"pieces\": [\"x\"], \"prefill_ms\": 50}";
+    let server = Server::start_caching(script, 2, prefix, |_| {}).await;
+    let body = ask(json!({"messages": [{"role": "user", "content": "word ".repeat(800)}]}));
+    let socket = server.open(&body).await;
+    server.until("a running request", |load| load.running == 1).await;
+    tokio::time::sleep(Duration::from_millis(120)).await;
+    drop(socket);
+    server.until_idle().await;
+    let usage = server.post(&body).await.json()["usage"].clone();
+    let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    assert!(cached >= 64 && cached < usage["prompt_tokens"].as_u64().unwrap(), "{usage}");
 }
