@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Shared, Snapshot};
+use lily_model::{Logits, Model, ModelError, Part, Rows, SeqId, Shape, Shared, Snapshot};
 
 /// A way to compute the model, with the state of one sequence as a value of its own.
 pub trait Forward: Send {
@@ -24,6 +24,12 @@ pub trait Forward: Send {
     fn shared(&self, _state: &Self::State) -> Vec<Shared> {
         Vec::new()
     }
+    /// As [`Model::state_format`].
+    fn state_format(&self) -> String;
+    /// As [`Model::save`], of a part that the state has.
+    fn save(&self, state: &Self::State, part: Part) -> Vec<u8>;
+    /// As [`Model::load`]; `None` where the parts are not those of a state of this length.
+    fn load(&self, len: usize, parts: &mut dyn Iterator<Item = Vec<u8>>) -> Option<Self::State>;
     /// Append `tokens` (checked, at least one) and return the logits of the rows asked for.
     fn forward(&mut self, state: &mut Self::State, tokens: &[u32], rows: Rows) -> Logits;
 }
@@ -58,6 +64,15 @@ impl<F: Forward> Local<F> {
     fn check(&self, seq: SeqId, tokens: &[u32]) -> Result<(), ModelError> {
         let s = self.sequences.get(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
         ModelError::check(tokens, self.forward.shape().vocab, s.len, s.room)
+    }
+
+    fn unpack(snapshot: &Snapshot) -> Result<&F::State, ModelError> {
+        snapshot.state.downcast_ref().ok_or(ModelError::Unknown("the snapshot was made by another model"))
+    }
+
+    fn pack(&self, state: F::State, len: usize) -> Snapshot {
+        let (bytes, shared) = (self.forward.state_bytes(&state), self.forward.shared(&state));
+        Snapshot { len, bytes, shared, state: Arc::new(state) }
     }
 
     fn append(&mut self, seq: SeqId, tokens: &[u32], rows: Rows) -> Logits {
@@ -120,22 +135,54 @@ impl<F: Forward> Model for Local<F> {
 
     fn snapshot(&mut self, seq: SeqId) -> Result<Snapshot, ModelError> {
         let s = self.sequences.get(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
-        let (bytes, shared) = (self.forward.state_bytes(&s.state), self.forward.shared(&s.state));
-        Ok(Snapshot { len: s.len, bytes, shared, state: Arc::new(s.state.clone()) })
+        Ok(self.pack(s.state.clone(), s.len))
     }
 
     fn restore(&mut self, snapshot: &Snapshot, room: usize) -> Result<SeqId, ModelError> {
-        let state = snapshot
-            .state
-            .downcast_ref::<F::State>()
-            .ok_or(ModelError::Unknown("the snapshot was made by another model"))?;
+        let state = Self::unpack(snapshot)?;
         if snapshot.len > room {
             return Err(ModelError::OutOfRoom { asked: snapshot.len, room });
         }
         Ok(self.insert(state.clone(), snapshot.len, room))
     }
 
+    fn state_format(&self) -> Option<String> {
+        Some(self.forward.state_format())
+    }
+
+    fn save(&mut self, snapshot: &Snapshot, part: Part) -> Result<Vec<u8>, ModelError> {
+        if matches!(part, Part::Shared(i) if i >= snapshot.shared.len()) {
+            return Err(ModelError::Unknown("the snapshot has no such part"));
+        }
+        Ok(self.forward.save(Self::unpack(snapshot)?, part))
+    }
+
+    fn load(&mut self, len: usize, parts: &mut dyn Iterator<Item = Vec<u8>>) -> Result<Snapshot, ModelError> {
+        let state = self.forward.load(len, parts);
+        let state = state.ok_or(ModelError::Unknown("the parts are not those of a state of this length"))?;
+        Ok(self.pack(state, len))
+    }
+
     fn state_bytes(&self) -> u64 {
         self.sequences.values().map(|s| self.forward.state_bytes(&s.state)).sum()
     }
+}
+
+/// Appends the bytes of `values`, little-endian.
+pub(crate) fn write_floats(values: &[f32], to: &mut Vec<u8>) {
+    let from = to.len();
+    to.resize(from + 4 * values.len(), 0);
+    to[from..].as_chunks_mut().0.iter_mut().zip(values).for_each(|(to, v)| *to = v.to_le_bytes());
+}
+
+/// The values that [`write_floats`] gave bytes of.
+pub(crate) fn read_floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// Takes the next values of a state that is loaded, as many as `values` has; `None` where there are fewer.
+pub(crate) fn take_floats(values: &mut Vec<f32>, bytes: &mut &[u8]) -> Option<()> {
+    let (taken, rest) = bytes.split_at_checked(4 * values.len())?;
+    (*values, *bytes) = (read_floats(taken), rest);
+    Some(())
 }

@@ -6,7 +6,7 @@ use common::{Golden, argmax, close, open};
 use lily_checkpoint::Checkpoint;
 use lily_cpu::oracle::{LayerState, Oracle, State};
 use lily_cpu::{Bf16, Fast, Forward, Isa, KvElement, Local};
-use lily_model::{Model, Rows};
+use lily_model::{Model, Part, Rows};
 
 /// Feeds the prompt in pieces of `piece`; all the logits.
 fn prompt(oracle: &mut Oracle, state: &mut State, ids: &[u32], piece: usize) -> Vec<f32> {
@@ -156,4 +156,49 @@ fn a_model_refuses_before_anything_changes_and_snapshots_are_copies() {
     assert!(other.restore(&snapshot, 10).is_err());
     model.end(seq);
     assert!(model.decode(&[(seq, 1)]).is_err());
+}
+
+/// A snapshot that was bytes for a while, possibly in another process.
+fn saved_and_loaded(mut model: impl Model, mut other: impl Model) {
+    assert_eq!(model.state_format(), other.state_format());
+    for len in [1, 64, 66] {
+        let seq = model.begin(200).expect("room");
+        let tokens: Vec<u32> = (0..len as u32).map(|i| 5 + i * 7 % 400).collect();
+        model.prefill(seq, &tokens, Rows::None).expect("prefill");
+        let snapshot = model.snapshot(seq).expect("snapshot");
+        let mut parts = vec![model.save(&snapshot, Part::Own).expect("own part")];
+        parts.extend((0..snapshot.shared.len()).map(|i| model.save(&snapshot, Part::Shared(i)).expect("a block")));
+        assert!(model.save(&snapshot, Part::Shared(snapshot.shared.len())).is_err());
+        assert_eq!(parts.iter().map(|p| p.len() as u64).sum::<u64>(), snapshot.bytes);
+        for (part, shared) in parts[1..].iter().zip(&snapshot.shared) {
+            assert_eq!(part.len() as u64, shared.bytes);
+        }
+
+        let loaded = other.load(len, &mut parts.clone().into_iter()).expect("load");
+        assert_eq!((loaded.len, loaded.bytes), (len, snapshot.bytes));
+        let warm = other.restore(&loaded, 200).expect("restore");
+        for token in 0..3 {
+            assert_eq!(other.decode(&[(warm, token)]).expect("decode"), model.decode(&[(seq, token)]).expect("decode"));
+        }
+
+        let mut refused = |len, parts: Vec<Vec<u8>>| assert!(other.load(len, &mut parts.into_iter()).is_err());
+        refused(len + 64, parts.clone());
+        refused(usize::MAX, parts.clone());
+        refused(len, [parts.clone(), vec![vec![0]]].concat());
+        refused(len, parts[..parts.len() - 1].to_vec());
+        refused(len, parts.iter().map(|p| p[1..].to_vec()).collect());
+    }
+}
+
+#[test]
+fn states_come_back_from_their_bytes() {
+    let checkpoint = open("tests/fixtures/tiny/mlx-4bit");
+    let (shape, weights) = (checkpoint.shape(), checkpoint.weights());
+    let oracle = || Local::new(Oracle::new(shape, weights));
+    saved_and_loaded(oracle(), oracle());
+    saved_and_loaded(
+        Local::new(Fast::<Bf16>::new(shape, weights, 1)),
+        Local::new(Fast::<Bf16>::new(shape, weights, 2)),
+    );
+    saved_and_loaded(Local::new(Fast::<f32>::new(shape, weights, 1)), Local::new(Fast::<f32>::new(shape, weights, 1)));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lily_checkpoint::Weights;
-use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Shared, Snapshot, Stats, Top};
+use lily_model::{Logits, Model, ModelError, Part, Rows, SeqId, Shape, Shared, Snapshot, Stats, Top};
 
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::{KV_PAGE, TOP_K};
@@ -141,6 +141,24 @@ impl<G: Gpu> GpuModel<G> {
     }
 }
 
+impl<G> GpuModel<G>
+where
+    G: Gpu,
+    G::Buffer: Send + Sync + 'static,
+{
+    fn pack(&self, saved: Saved<G::Buffer>, len: usize) -> Snapshot {
+        let sizes = self.program.state_sizes();
+        let bytes = sizes.slot() + saved.pages.len() as u64 * sizes.page;
+        let page = |page: &Arc<Page>| Shared { id: u64::from(page.index()), bytes: sizes.page };
+        let shared = saved.pages.iter().map(page).collect();
+        Snapshot { len, bytes, shared, state: Arc::new(saved) }
+    }
+
+    fn unpack(snapshot: &Snapshot) -> Result<&Saved<G::Buffer>, ModelError> {
+        snapshot.state.downcast_ref().ok_or(ModelError::Unknown("the snapshot was made by another model"))
+    }
+}
+
 impl<G> Model for GpuModel<G>
 where
     G: Gpu + Send,
@@ -268,24 +286,48 @@ where
         self.settle(std::iter::once(seq))?;
         let s = self.sequences.get(&seq).ok_or(ModelError::Unknown("no such sequence"))?;
         let state = self.program.save(&s.held)?;
-        let sizes = self.program.state_sizes();
-        let bytes = sizes.slot() + s.held.pages.len() as u64 * sizes.page;
-        let saved = Saved { state, pages: s.held.pages.clone() };
-        let page = |page: &Arc<Page>| Shared { id: u64::from(page.index()), bytes: sizes.page };
-        let shared = saved.pages.iter().map(page).collect();
-        Ok(Snapshot { len: s.held.len as usize, bytes, shared, state: Arc::new(saved) })
+        Ok(self.pack(Saved { state, pages: s.held.pages.clone() }, s.held.len as usize))
     }
 
     fn restore(&mut self, snapshot: &Snapshot, room: usize) -> Result<SeqId, ModelError> {
-        let saved = snapshot
-            .state
-            .downcast_ref::<Saved<G::Buffer>>()
-            .ok_or(ModelError::Unknown("the snapshot was made by another model"))?;
+        let saved = Self::unpack(snapshot)?;
         if snapshot.len > room {
             return Err(ModelError::OutOfRoom { asked: snapshot.len, room });
         }
         let held = self.program.load(&saved.state, saved.pages.clone(), snapshot.len as u32)?;
         Ok(self.insert(held, room))
+    }
+
+    fn state_format(&self) -> Option<String> {
+        let Options { element, body, .. } = self.program.options();
+        Some(format!("gpu 1, {}, {element:?} KV cache, {body:?}", self.program.gpu().name()))
+    }
+
+    fn save(&mut self, snapshot: &Snapshot, part: Part) -> Result<Vec<u8>, ModelError> {
+        let saved = Self::unpack(snapshot)?;
+        // Nothing that runs ahead writes what a snapshot holds.
+        Ok(match part {
+            Part::Own => self.program.read_state(&saved.state)?,
+            Part::Shared(i) => {
+                let page = saved.pages.get(i).ok_or(ModelError::Unknown("the snapshot has no such part"))?;
+                self.program.read_page(page)?
+            }
+        })
+    }
+
+    fn load(&mut self, len: usize, parts: &mut dyn Iterator<Item = Vec<u8>>) -> Result<Snapshot, ModelError> {
+        const WRONG: ModelError = ModelError::Unknown("the parts are not those of a state of this length");
+        let sizes = self.program.state_sizes();
+        let mut part = |bytes: u64| parts.next().filter(|part| part.len() as u64 == bytes).ok_or(WRONG);
+        let state = self.program.write_state(&part(sizes.slot())?)?;
+        let count = u32::try_from(len.div_ceil(KV_PAGE as usize)).map_err(|_| WRONG)?;
+        self.program.reserve_pages(count)?;
+        let pages = (0..count).map(|_| Ok(Arc::new(self.program.write_page(&part(sizes.page)?)?)));
+        let pages = pages.collect::<Result<_, ModelError>>()?;
+        match parts.next() {
+            None => Ok(self.pack(Saved { state, pages }, len)),
+            Some(_) => Err(WRONG),
+        }
     }
 
     fn state_bytes(&self) -> u64 {

@@ -12,7 +12,7 @@ use lily_checkpoint::Checkpoint;
 use lily_gpu::device::emulated::Emulated;
 use lily_gpu::kernels::{Body, Element};
 use lily_gpu::{GpuModel, Options};
-use lily_model::{Model, Rows, SeqId};
+use lily_model::{Model, Part, Rows, SeqId};
 
 const MLX4: &str = "tests/fixtures/tiny/mlx-4bit";
 
@@ -224,7 +224,20 @@ fn a_model_refuses_before_anything_changes_and_snapshots_are_copies() {
     assert_eq!(model.decode(&[(third, 4)]).expect("decode"), expected);
     let next = model.decode(&[(seq, 5)]).expect("decode");
     assert_eq!(model.decode(&[(third, 5)]).expect("decode"), next);
-    for seq in [seq, again, third] {
+    // A snapshot that was bytes for a while.
+    let mut parts: Vec<_> = vec![model.save(&snapshot, Part::Own).expect("own part")];
+    parts.extend((0..snapshot.shared.len()).map(|i| model.save(&snapshot, Part::Shared(i)).expect("a page")));
+    assert!(model.save(&snapshot, Part::Shared(2)).is_err());
+    let loaded = model.load(66, &mut parts.clone().into_iter()).expect("load");
+    assert_eq!((loaded.len, loaded.bytes), (66, snapshot.bytes));
+    let fourth = model.restore(&loaded, 70).expect("restore");
+    assert_eq!(model.decode(&[(fourth, 4)]).expect("decode"), expected);
+    for len in [64, 129] {
+        assert!(model.load(len, &mut parts.clone().into_iter()).is_err(), "{len}");
+    }
+    assert!(model.load(66, &mut parts.iter().map(|p| p[1..].to_vec())).is_err());
+    drop(loaded);
+    for seq in [seq, again, third, fourth] {
         model.end(seq);
     }
     assert!(model.decode(&[(seq, 1)]).is_err());

@@ -68,6 +68,15 @@ pub struct Shared {
     pub bytes: u64,
 }
 
+/// A part of a snapshot that is turned into bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// What the snapshot holds alone.
+    Own,
+    /// The memory at this place of [`Snapshot::shared`].
+    Shared(usize),
+}
+
 /// Why a device could not do what was asked. The sequence named is as it was before the call.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ModelError {
@@ -172,6 +181,23 @@ pub trait Model: Send {
 
     /// Begin a new sequence with room for `room` tokens from a snapshot of this model.
     fn restore(&mut self, snapshot: &Snapshot, room: usize) -> Result<SeqId, ModelError>;
+
+    /// What the bytes of [`Self::save`] mean, and whose arithmetic made them: a state may be loaded only by a model of the
+    /// same checkpoint and the same build that says the same here. `None`: this model's states cannot be saved.
+    fn state_format(&self) -> Option<String> {
+        None
+    }
+
+    /// A part of a snapshot of this model as bytes, to be kept outside this process.
+    fn save(&mut self, _snapshot: &Snapshot, _part: Part) -> Result<Vec<u8>, ModelError> {
+        Err(ModelError::Unknown("states of this model cannot be saved"))
+    }
+
+    /// A snapshot of `len` tokens from the bytes that [`Self::save`] gave, in this process or another one: `parts` are
+    /// [`Part::Own`] and then every [`Part::Shared`] in order. Fewer, more, or of another length: an error.
+    fn load(&mut self, _len: usize, _parts: &mut dyn Iterator<Item = Vec<u8>>) -> Result<Snapshot, ModelError> {
+        Err(ModelError::Unknown("states of this model cannot be loaded"))
+    }
 
     /// The token that a scripted model insists on next (tests); real models have no say.
     fn scripted(&self, _seq: SeqId) -> Option<u32> {

@@ -6,6 +6,7 @@
 
 use super::kv::KvCache;
 use super::simd::{dot, exp, multiversion, sum_lanes};
+use crate::local::{read_floats, write_floats};
 
 /// Positions of a block.
 pub const BLOCK: usize = 64;
@@ -22,6 +23,10 @@ pub trait KvElement: Copy + Send + Sync + 'static {
     fn from_f32(x: f32) -> Self;
     /// Exact.
     fn to_f32(self) -> f32;
+    /// Appends the bytes of `values`, little-endian.
+    fn write(values: &[Self], to: &mut Vec<u8>);
+    /// The values that [`Self::write`] gave bytes of.
+    fn read(bytes: &[u8]) -> Box<[Self]>;
 }
 
 /// The upper half of an F32.
@@ -38,6 +43,14 @@ impl KvElement for f32 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         self
+    }
+
+    fn write(values: &[Self], to: &mut Vec<u8>) {
+        write_floats(values, to);
+    }
+
+    fn read(bytes: &[u8]) -> Box<[Self]> {
+        read_floats(bytes).into()
     }
 }
 
@@ -56,6 +69,16 @@ impl KvElement for Bf16 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         f32::from_bits(u32::from(self.0) << 16)
+    }
+
+    fn write(values: &[Self], to: &mut Vec<u8>) {
+        let from = to.len();
+        to.resize(from + 2 * values.len(), 0);
+        to[from..].as_chunks_mut().0.iter_mut().zip(values).for_each(|(to, v)| *to = v.0.to_le_bytes());
+    }
+
+    fn read(bytes: &[u8]) -> Box<[Self]> {
+        bytes.as_chunks().0.iter().map(|b| Self(u16::from_le_bytes(*b))).collect()
     }
 }
 

@@ -68,6 +68,30 @@ impl<K: KvElement> KvCache<K> {
         (2 * self.heads * BLOCK * self.d * size_of::<K>()) as u64
     }
 
+    /// Blocks so far.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// The bytes of block `i`, keys before values.
+    pub fn save_block(&self, i: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.block_bytes() as usize);
+        K::write(&self.blocks[i].k, &mut bytes);
+        K::write(&self.blocks[i].v, &mut bytes);
+        bytes
+    }
+
+    /// A cache of `len` positions from the bytes of its blocks; `None` where they are too few or of another size.
+    pub fn load(heads: usize, d: usize, len: usize, parts: &mut dyn Iterator<Item = Vec<u8>>) -> Option<Self> {
+        let mut cache = Self { len, ..Self::new(heads, d) };
+        for _ in 0..len.div_ceil(BLOCK) {
+            let bytes = parts.next().filter(|bytes| bytes.len() as u64 == cache.block_bytes())?;
+            let (k, v) = bytes.split_at(bytes.len() / 2);
+            cache.blocks.push(Arc::new(Block { k: K::read(k), v: K::read(v) }));
+        }
+        Some(cache)
+    }
+
     /// Every block, which clones of this cache may hold too. Its address is nobody else's while one of them lives.
     pub fn shared(&self) -> impl Iterator<Item = Shared> + '_ {
         let bytes = self.block_bytes();

@@ -10,6 +10,7 @@ use super::kv::KvCache;
 use super::matmul::{Activations, Cores, each_token, project, with_scratch};
 use super::pool::Disjoint;
 use super::rows::{add, gated_norm, rms_norm, rope, rotary, sigmoid_gate, unit_heads};
+use crate::local::{take_floats, write_floats};
 
 /// What a linear layer carries between calls.
 #[derive(Clone)]
@@ -26,6 +27,20 @@ impl LinearState {
             recurrent: vec![0.0; s.linear_value_heads * s.linear_head_dim * s.linear_head_dim],
             conv: vec![0.0; (s.conv_taps - 1) * s.conv_dim()],
         }
+    }
+
+    /// Appends the bytes of the state.
+    pub fn save(&self, to: &mut Vec<u8>) {
+        write_floats(&self.recurrent, to);
+        write_floats(&self.conv, to);
+    }
+
+    /// Takes what [`Self::save`] appended; `None` where it is too short.
+    pub fn load(s: &Shape, bytes: &mut &[u8]) -> Option<Self> {
+        let mut state = Self::start(s);
+        take_floats(&mut state.recurrent, bytes)?;
+        take_floats(&mut state.conv, bytes)?;
+        Some(state)
     }
 
     pub fn bytes(&self) -> u64 {

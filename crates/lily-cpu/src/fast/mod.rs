@@ -25,7 +25,7 @@ pub use attention::{Bf16, KvElement};
 pub use simd::Isa;
 
 use lily_checkpoint::{Mixer, Weights};
-use lily_model::{LayerKind, Logits, Rows, Shape, Shared};
+use lily_model::{LayerKind, Logits, Part, Rows, Shape, Shared};
 
 use crate::Forward;
 use affine4::Pick;
@@ -138,6 +138,41 @@ impl<K: KvElement> Forward for Fast<K> {
             LayerState::Full(f) => Some(f.shared()),
         });
         caches.flatten().collect()
+    }
+
+    fn state_format(&self) -> String {
+        format!("cpu 1, {}, {} KV cache", self.cores.isa.name(), K::NAME)
+    }
+
+    fn save(&self, state: &State<K>, part: Part) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut before = 0;
+        for layer in &state.layers {
+            match (layer, part) {
+                (LayerState::Linear(l), Part::Own) => l.save(&mut bytes),
+                (LayerState::Full(f), Part::Shared(i)) => {
+                    // As `shared` lists them: layer by layer.
+                    if (before..before + f.blocks()).contains(&i) {
+                        return f.save_block(i - before);
+                    }
+                    before += f.blocks();
+                }
+                _ => {}
+            }
+        }
+        bytes
+    }
+
+    fn load(&self, len: usize, parts: &mut dyn Iterator<Item = Vec<u8>>) -> Option<State<K>> {
+        let own = parts.next()?;
+        let mut own = own.as_slice();
+        let s = &self.shape;
+        let layers = s.layers.iter().map(|kind| match kind {
+            LayerKind::Linear => LinearState::load(s, &mut own).map(LayerState::Linear),
+            LayerKind::Full => KvCache::load(s.kv_heads, s.head_dim, len, parts).map(LayerState::Full),
+        });
+        let layers = layers.collect::<Option<_>>()?;
+        (own.is_empty() && parts.next().is_none()).then_some(State { len, layers })
     }
 
     fn forward(&mut self, state: &mut State<K>, tokens: &[u32], rows: Rows) -> Logits {

@@ -8,9 +8,10 @@ pub mod moe;
 mod ops;
 
 use lily_checkpoint::{Mixer, Weights};
-use lily_model::{Logits, Rows, Shape};
+use lily_model::{Logits, Part, Rows, Shape};
 
 use crate::Forward;
+use crate::local::{take_floats, write_floats};
 use delta::DeltaState;
 use ops::{add, linear, rms_norm};
 
@@ -148,6 +149,46 @@ impl Forward for Oracle {
             })
             .sum();
         4 * values as u64
+    }
+
+    fn state_format(&self) -> String {
+        "oracle 1".into()
+    }
+
+    /// Nothing of a state is shared: its own part is all of it.
+    fn save(&self, state: &State, _part: Part) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for layer in &state.layers {
+            let (a, b) = match layer {
+                LayerState::Linear(d) => (&d.recurrent, &d.conv),
+                LayerState::Full(c) => (&c.k, &c.v),
+            };
+            write_floats(a, &mut bytes);
+            write_floats(b, &mut bytes);
+        }
+        bytes
+    }
+
+    fn load(&self, len: usize, parts: &mut dyn Iterator<Item = Vec<u8>>) -> Option<State> {
+        let own = parts.next()?;
+        let mut own = own.as_slice();
+        let mut state = State { len, ..self.start() };
+        for layer in &mut state.layers {
+            let (a, b) = match layer {
+                LayerState::Linear(d) => (&mut d.recurrent, &mut d.conv),
+                LayerState::Full(c) => {
+                    // No more than the bytes can hold, whatever `len` says.
+                    let values = len
+                        .checked_mul(self.shape.kv_dim())
+                        .filter(|n| n.checked_mul(4).is_some_and(|n| n <= own.len()))?;
+                    (c.k, c.v) = (vec![0.0; values], vec![0.0; values]);
+                    (&mut c.k, &mut c.v)
+                }
+            };
+            take_floats(a, &mut own)?;
+            take_floats(b, &mut own)?;
+        }
+        (own.is_empty() && parts.next().is_none()).then_some(state)
     }
 
     fn forward(&mut self, state: &mut State, tokens: &[u32], rows: Rows) -> Logits {

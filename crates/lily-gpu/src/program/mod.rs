@@ -232,6 +232,62 @@ impl<G: Gpu> Program<G> {
         Ok(Held { slots, pages, len })
     }
 
+    /// The bytes of a saved state.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn read_state(&self, saved: &G::Buffer) -> Result<Vec<u8>, GpuError> {
+        self.read_bytes(View::of(saved), self.pools.sizes().slot())
+    }
+
+    /// The bytes of a page. What no token has written is whatever lay there.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn read_page(&self, page: &Page) -> Result<Vec<u8>, GpuError> {
+        let size = self.pools.sizes().page;
+        self.read_bytes(View::at(self.pools.kv(), u64::from(page.index()) * size), size)
+    }
+
+    fn read_bytes(&self, view: View<'_, G::Buffer>, bytes: u64) -> Result<Vec<u8>, GpuError> {
+        let mut out = vec![0; bytes as usize];
+        self.gpu.read(view.buffer, view.offset, &mut out)?;
+        Ok(out)
+    }
+
+    /// A saved state of the bytes that [`Self::read_state`] gave.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn write_state(&self, bytes: &[u8]) -> Result<G::Buffer, GpuError> {
+        let saved = self.gpu.allocate(self.pools.sizes().slot(), Contents::State)?;
+        self.gpu.upload(&saved, 0, bytes)?;
+        Ok(saved)
+    }
+
+    /// Room for as many pages.
+    ///
+    /// # Errors
+    /// Of the device: memory.
+    pub fn reserve_pages(&mut self, count: u32) -> Result<(), GpuError> {
+        self.mark(Part::Copy);
+        self.pools.reserve(&mut self.gpu, count)?;
+        if self.gpu.encoded() > 0 {
+            self.run()?;
+        }
+        Ok(())
+    }
+
+    /// A page of the bytes that [`Self::read_page`] gave; [`Self::reserve_pages`] has made room for it.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn write_page(&mut self, bytes: &[u8]) -> Result<Page, GpuError> {
+        let page = self.pools.page(&mut self.gpu)?;
+        self.gpu.upload(self.pools.kv(), u64::from(page.index()) * self.pools.sizes().page, bytes)?;
+        Ok(page)
+    }
+
     fn slots(&mut self) -> Result<Slots, GpuError> {
         self.mark(Part::Copy);
         let slots = self.pools.slots(&mut self.gpu)?;

@@ -165,15 +165,28 @@ impl<B: Clone> Pools<B> {
             true => (2 * self.pages).min(self.admitted),
             false => self.pages + PAGES_BEYOND,
         };
-        let kv = gpu.allocate(u64::from(more) * self.sizes.page, Contents::Cache)?;
+        self.grow(gpu, more)?;
+        let index = pop(&self.free_pages).ok_or(GpuError::Memory(self.sizes.page))?;
+        Ok(Page { index, free: self.free_pages.clone() })
+    }
+
+    /// As many free pages at once, so that the pool is copied once.
+    pub fn reserve<G: Gpu<Buffer = B>>(&mut self, gpu: &mut G, count: u32) -> Result<(), GpuError> {
+        let free = self.free_pages.lock().unwrap_or_else(PoisonError::into_inner).len() as u32;
+        match count.saturating_sub(free) {
+            0 => Ok(()),
+            missing => self.grow(gpu, self.pages + missing),
+        }
+    }
+
+    fn grow<G: Gpu<Buffer = B>>(&mut self, gpu: &mut G, pages: u32) -> Result<(), GpuError> {
+        let kv = gpu.allocate(u64::from(pages) * self.sizes.page, Contents::Cache)?;
         slices(gpu, View::of(&self.kv), View::of(&kv), [self.sizes.page; 2], self.sizes.page, self.pages)?;
         let mut free = self.free_pages.lock().unwrap_or_else(PoisonError::into_inner);
         // Popped from the end: lower pages first.
-        free.extend((self.pages..more).rev());
-        (self.kv, self.pages) = (kv, more);
-        let index = free.pop().ok_or(GpuError::Memory(self.sizes.page))?;
-        drop(free);
-        Ok(Page { index, free: self.free_pages.clone() })
+        free.extend((self.pages..pages).rev());
+        (self.kv, self.pages) = (kv, pages);
+        Ok(())
     }
 
     /// Two free slots; what they hold is undefined.
