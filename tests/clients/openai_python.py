@@ -211,7 +211,7 @@ def frees_the_engine_when_a_client_leaves(lily):
 
 
 def refuses_what_the_queue_cannot_hold(lily):
-    with lily_serve(lily, "--max-queue", "0", script=[{"pieces": ["tick "], "delay_ms": 50, "end": "length"}]) as url:
+    with lily_serve(lily, "--max-queue", "0", "--parallel", "1", script=[{"pieces": ["tick "], "delay_ms": 50, "end": "length"}]) as url:
         client = connect(url)
         stream = client.chat.completions.create(
             model="default", messages=user("Hi"), stream=True, extra_body=NO_THINKING

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lily_model::{Logits, Model, ModelError, Part, Rows, SeqId, Shape, Shared, Snapshot};
+use lily_model::{Logits, Model, ModelError, Part, Rows, SeqId, SequenceBytes, Shape, Shared, Snapshot};
 
 /// A way to compute the model, with the state of one sequence as a value of its own.
 pub trait Forward: Send {
@@ -20,6 +20,10 @@ pub trait Forward: Send {
     fn start(&self) -> Self::State;
     /// Bytes that a state holds now.
     fn state_bytes(&self, state: &Self::State) -> u64;
+    /// What a state comes to hold at most; zeros where nobody admits by it.
+    fn sequence_bytes(&self) -> SequenceBytes {
+        SequenceBytes::default()
+    }
     /// The memory among them that clones of the state share.
     fn shared(&self, _state: &Self::State) -> Vec<Shared> {
         Vec::new()
@@ -161,6 +165,10 @@ impl<F: Forward> Model for Local<F> {
         let state = self.forward.load(len, parts);
         let state = state.ok_or(ModelError::Unknown("the parts are not those of a state of this length"))?;
         Ok(self.pack(state, len))
+    }
+
+    fn sequence_bytes(&self) -> SequenceBytes {
+        self.forward.sequence_bytes()
     }
 
     fn state_bytes(&self) -> u64 {

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use lily_chat::Tokenizer;
-use lily_model::Model;
+use lily_model::{Model, SequenceBytes};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::prefix::PrefixOptions;
@@ -25,6 +25,11 @@ pub struct EngineOptions {
     pub max_queue: usize,
     /// How much of earlier prompts and answers is kept for later requests.
     pub prefix: PrefixOptions,
+    /// Requests that run at once and take turns, at least 1.
+    pub parallel: usize,
+    /// Bytes that sequences and what is kept of earlier ones may hold together. A request begins when the most that it may
+    /// come to hold is free; what is kept gives way to it. `None`: not bounded.
+    pub memory: Option<u64>,
 }
 
 /// A running engine. Clones share it; when the last one is dropped, what still runs is failed and the thread ends.
@@ -37,28 +42,23 @@ struct Inner {
     queue: Arc<Queue>,
     device: String,
     context: usize,
+    sequence: SequenceBytes,
+    memory: u64,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Engine {
-    /// Start the thread that owns `model`. Requests run one after another.
+    /// Start the thread that owns `model`.
     pub fn start(model: Box<dyn Model>, options: EngineOptions) -> std::io::Result<Self> {
-        Self::start_with_slots(model, options, 1)
-    }
-
-    /// As [`Self::start`], with `slots` sequences taking turns.
-    pub(crate) fn start_with_slots(
-        model: Box<dyn Model>,
-        options: EngineOptions,
-        slots: usize,
-    ) -> std::io::Result<Self> {
-        let queue = Arc::new(Queue::new(slots, options.max_queue));
-        let device = model.device();
-        let context = options.context;
+        let queue = Arc::new(Queue::new(options.parallel.max(1), options.max_queue));
+        let (device, sequence) = (model.device(), model.sequence_bytes());
+        let (context, memory) = (options.context, options.memory.unwrap_or(u64::MAX));
         let shared = Arc::clone(&queue);
         let thread =
             std::thread::Builder::new().name("engine".into()).spawn(move || worker::work(model, &options, &shared))?;
-        Ok(Self { inner: Arc::new(Inner { queue, device, context, thread: Mutex::new(Some(thread)) }) })
+        Ok(Self {
+            inner: Arc::new(Inner { queue, device, context, sequence, memory, thread: Mutex::new(Some(thread)) }),
+        })
     }
 
     /// Queue a request. Does not block; refuses what can be known to fail before anything is computed.
@@ -90,7 +90,12 @@ impl Engine {
         if request.prompt.len() >= context {
             return Err(SubmitError::PromptTooLong { prompt: request.prompt.len(), context });
         }
-        self.inner.queue.push(Job { request, listener, others, fork: None, submitted: Instant::now() })
+        let tokens = context.min(request.prompt.len().saturating_add(request.max_tokens.unwrap_or(context)));
+        let (bytes, memory) = (self.inner.sequence.of(tokens), self.inner.memory);
+        if bytes > memory {
+            return Err(SubmitError::NeverFits { tokens, bytes, memory });
+        }
+        self.inner.queue.push(Job { request, bytes, listener, others, fork: None, submitted: Instant::now() })
     }
 
     /// What runs the model, for people: `"cpu (AVX2, 2 threads)"`.

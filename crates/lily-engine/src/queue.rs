@@ -41,6 +41,8 @@ impl Listener {
 /// A request with the ways back to whoever asked.
 pub(crate) struct Job {
     pub(crate) request: Request,
+    /// Most memory that its sequence comes to hold.
+    pub(crate) bytes: u64,
     pub(crate) listener: Listener,
     /// Who waits for further answers to the same prompt; each becomes a job of its own where the prompt ends.
     pub(crate) others: Vec<Listener>,
@@ -144,23 +146,37 @@ impl Queue {
         jobs.into_iter().rev().for_each(|job| state.waiting.push_front(job));
     }
 
-    /// The next job, counted as running; `None` when there is none and `block` is false, or when the engine closes.
-    pub(crate) fn take(&self, block: bool) -> Option<Job> {
+    /// The next job, counted as running, if it needs at most `bytes`. `None` when there is none and `block` is false, when
+    /// the engine closes, and when the first one needs more: nobody overtakes it, so that it has its turn.
+    pub(crate) fn take(&self, block: bool, bytes: u64) -> Option<Job> {
         let mut state = self.lock();
         loop {
             state.sweep();
             if state.closed {
                 return None;
             }
-            if let Some(job) = state.waiting.pop_front() {
+            let first = state.waiting.front().map(|job| job.bytes <= bytes);
+            if first == Some(true) {
                 state.running += 1;
-                return Some(job);
+                return state.waiting.pop_front();
             }
-            if !block {
+            if first == Some(false) || !block {
                 return None;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Bytes of the ends of prompts that further answers wait to go on from.
+    pub(crate) fn held(&self) -> u64 {
+        let state = self.lock();
+        let mut last = None;
+        let forks = state.waiting.iter().filter_map(|job| job.fork.as_ref());
+        // Answers to one prompt stand together and share its end.
+        forks
+            .filter(|fork| last.replace(Arc::as_ptr(&fork.snapshot.state)) != Some(Arc::as_ptr(&fork.snapshot.state)))
+            .map(|fork| fork.snapshot.bytes)
+            .sum()
     }
 
     /// A running job has ended and its sequence is freed.

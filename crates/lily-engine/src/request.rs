@@ -101,6 +101,16 @@ pub enum SubmitError {
         /// Tokens that prompt and answer may have together.
         context: usize,
     },
+    /// The request may come to need more memory than all sequences have together.
+    #[error("prompt and answer may have {tokens} tokens, whose state takes {bytes} bytes; {memory} are there for it")]
+    NeverFits {
+        /// Tokens of the prompt and of the longest answer allowed.
+        tokens: usize,
+        /// Bytes of their keys, values and recurrent state.
+        bytes: u64,
+        /// Bytes that sequences may hold.
+        memory: u64,
+    },
     /// `max_tokens` is 0.
     #[error("max_tokens must be at least 1")]
     NothingToGenerate,

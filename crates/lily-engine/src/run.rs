@@ -72,7 +72,8 @@ impl Run {
         };
         let read = if job.fork.is_some() { prompt.len() } else { cached };
         Ok(Self {
-            job,
+            // What the run goes on from is its own from here on.
+            job: Job { fork: None, ..job },
             seq,
             read,
             cached,
@@ -99,7 +100,7 @@ impl Run {
             let mut request = self.job.request.clone();
             request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(i));
             let (listener, fork) = (listener.clone(), Some(fork.clone()));
-            Job { request, listener, others: Vec::new(), fork, submitted: self.job.submitted }
+            Job { request, bytes: self.job.bytes, listener, others: Vec::new(), fork, submitted: self.job.submitted }
         };
         others.iter().zip(1..).map(job).collect()
     }

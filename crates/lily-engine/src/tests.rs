@@ -1,6 +1,7 @@
 //! The engine over a tiny deterministic model and over scripts. No test waits longer than it must: every wait is for a
 //! condition, with a limit that only a failure reaches.
 
+mod admission;
 mod choices;
 mod fake;
 mod leaving;
@@ -37,9 +38,14 @@ fn engine(max_queue: usize, slots: usize) -> (Engine, Log) {
 
 /// An engine with a prefix cache.
 fn caching(max_queue: usize, slots: usize, prefix: PrefixOptions) -> (Engine, Log) {
+    admitting(max_queue, slots, prefix, None)
+}
+
+/// An engine with so much memory for sequences and cache.
+fn admitting(max_queue: usize, parallel: usize, prefix: PrefixOptions, memory: Option<u64>) -> (Engine, Log) {
     let (model, log) = Fake::new();
-    let options = EngineOptions { tokenizer: tokenizer(), context: CONTEXT, max_queue, prefix };
-    (Engine::start_with_slots(Box::new(model), options, slots).unwrap(), log)
+    let options = EngineOptions { tokenizer: tokenizer(), context: CONTEXT, max_queue, prefix, parallel, memory };
+    (Engine::start(Box::new(model), options).unwrap(), log)
 }
 
 /// A prompt of `len` tokens whose first tells the fake model how to behave.

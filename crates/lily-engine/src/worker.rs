@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lily_chat::Tokenizer;
-use lily_model::{Logits, Model, Rows, SeqId, Top};
+use lily_model::{Logits, Model, Rows, SeqId, SequenceBytes, Top};
 
 use crate::engine::EngineOptions;
 use crate::prefix::PrefixCache;
@@ -15,9 +15,11 @@ use crate::schedule::{Schedule, Turn};
 /// Serve the queue until it closes.
 pub(crate) fn work(model: Box<dyn Model>, options: &EngineOptions, queue: &Queue) {
     let mut worker = Worker {
+        sequence: model.sequence_bytes(),
         model,
         tokenizer: &options.tokenizer,
         context: options.context,
+        memory: options.memory.unwrap_or(u64::MAX),
         queue,
         runs: Vec::new(),
         schedule: Schedule::default(),
@@ -35,6 +37,10 @@ struct Worker<'a> {
     model: Box<dyn Model>,
     tokenizer: &'a Tokenizer,
     context: usize,
+    /// Bytes that runs and cache may hold together.
+    memory: u64,
+    /// What a sequence takes of them.
+    sequence: SequenceBytes,
     queue: &'a Queue,
     /// In order of arrival.
     runs: Vec<Run>,
@@ -66,24 +72,47 @@ fn guard<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineEr
 }
 
 impl Worker<'_> {
-    /// Fill free slots, waiting when nothing runs. False when the engine closes.
+    /// Fill free slots with what fits, waiting when nothing runs: then everything fits that was taken into the queue. False
+    /// when the engine closes.
     fn admit(&mut self) -> bool {
         while self.runs.len() < self.queue.slots {
-            let Some(job) = self.queue.take(self.runs.is_empty()) else { break };
+            let idle = self.runs.is_empty();
+            let bytes = if idle { self.memory } else { self.unspoken() };
+            let Some(job) = self.queue.take(idle, bytes) else { break };
             self.begin(job);
         }
         !self.queue.is_closed()
     }
 
+    /// Bytes that no running request may come to need, and no answer waits to go on from.
+    fn unspoken(&self) -> u64 {
+        self.memory.saturating_sub(self.runs.iter().map(|run| run.job.bytes).sum()).saturating_sub(self.queue.held())
+    }
+
+    /// The cache may hold what no running request may come to need.
+    fn share_memory(&mut self) {
+        let unspoken = self.unspoken();
+        if let Some(cache) = &mut self.cache {
+            cache.limit(unspoken);
+        }
+    }
+
     fn begin(&mut self, job: Job) {
         let listeners = job.listeners();
         let fork = job.fork.clone();
+        let left = self.unspoken().saturating_sub(job.bytes);
+        if let Some(cache) = &mut self.cache {
+            // What the request continues is marked as used, and goes last.
+            cache.find(&job.request.prompt);
+            cache.limit(left);
+        }
         let (model, tokenizer, context) = (self.model.as_mut(), self.tokenizer, self.context);
         let cache = self.cache.as_mut();
         match guard(|| Run::begin(job, model, tokenizer, context, cache)) {
             Ok(run) => self.runs.push(run),
             Err(error) => {
                 tracing::error!(%error, "a request could not begin");
+                self.share_memory();
                 self.queue.done();
                 return listeners.iter().for_each(|listener| listener.send(Event::Failed(error.clone())));
             }
@@ -102,11 +131,11 @@ impl Worker<'_> {
         for i in (0..self.runs.len()).rev() {
             if self.runs[i].job.is_cancelled() {
                 // Who asks again need not wait for what has been read.
-                self.keep(i);
+                self.keep_last(i);
                 self.fail(i, EngineError::Cancelled);
             }
         }
-        let needs: Vec<_> = self.runs.iter().map(Run::need).collect();
+        let needs: Vec<_> = self.runs.iter().map(|run| (run.seq, run.need())).collect();
         match self.schedule.next(&needs) {
             Some(Turn::Prefill(i)) => self.prefill(i),
             Some(Turn::Decode(turn)) => self.decode(&turn),
@@ -143,7 +172,10 @@ impl Worker<'_> {
             return;
         }
         match guard(|| Ok(model.snapshot(run.seq)?)) {
-            Ok(snapshot) => self.queue.push_front(run.forks(&others, snapshot, logits)),
+            Ok(snapshot) => {
+                self.queue.push_front(run.forks(&others, snapshot, logits));
+                self.share_memory();
+            }
             Err(error) => {
                 tracing::error!(%error, "further answers could not begin");
                 others.iter().for_each(|listener| listener.send(Event::Failed(error.clone())));
@@ -202,11 +234,21 @@ impl Worker<'_> {
         match result {
             Ok(None) => {}
             Ok(Some(finished)) => {
-                self.keep(i);
+                self.keep_last(i);
                 self.end(i, Event::Finished(finished));
             }
             Err(e) => self.fail(i, e),
         }
+    }
+
+    /// [`Self::keep`] for a run that ends: it leaves its keys and values to the cache, and all the memory that it did not
+    /// come to need.
+    fn keep_last(&mut self, i: usize) {
+        let left = self.unspoken().saturating_add(self.runs[i].job.bytes).saturating_sub(self.sequence.of(0));
+        if let Some(cache) = &mut self.cache {
+            cache.limit(left);
+        }
+        self.keep(i);
     }
 
     /// Copy the state of a run into the cache. The request does not fail when that does.
@@ -215,7 +257,9 @@ impl Worker<'_> {
         let (model, run) = (self.model.as_mut(), &self.runs[i]);
         let (tokens, exact) = run.seen();
         let kept = guard(|| {
-            if cache.wants(&tokens, exact) {
+            // One that cannot stay would only drive out others.
+            let fits = self.sequence.of(tokens.len()) - self.sequence.of(0) <= cache.budget();
+            if fits && cache.wants(&tokens, exact) {
                 cache.make_room();
                 cache.insert(&tokens, model.snapshot(run.seq)?, exact);
             }
@@ -248,6 +292,7 @@ impl Worker<'_> {
         }) {
             tracing::error!(%error, "freeing a sequence failed");
         }
+        self.share_memory();
         self.queue.done();
         if let Event::Failed(error) = &event {
             run.job.others.iter().for_each(|listener| listener.send(Event::Failed(error.clone())));

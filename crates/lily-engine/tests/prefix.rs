@@ -92,7 +92,14 @@ fn engine(prefix: PrefixOptions) -> (Engine, Arc<Mutex<Seen>>) {
     let seen = Arc::new(Mutex::new(Seen::default()));
     let model = Local::new(Fast::<Bf16>::new(checkpoint.shape(), checkpoint.weights(), 1));
     let model = Box::new(Watched { model, seen: Arc::clone(&seen) });
-    (Engine::start(model, EngineOptions { tokenizer, context: CONTEXT, max_queue: 1, prefix }).unwrap(), seen)
+    (
+        Engine::start(
+            model,
+            EngineOptions { tokenizer, context: CONTEXT, max_queue: 1, prefix, parallel: 1, memory: None },
+        )
+        .unwrap(),
+        seen,
+    )
 }
 
 fn ask(engine: &Engine, prompt: &[u32], answer: usize) -> Finished {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lily_checkpoint::Weights;
-use lily_model::{Logits, Model, ModelError, Part, Rows, SeqId, Shape, Shared, Snapshot, Stats, Top};
+use lily_model::{Logits, Model, ModelError, Part, Rows, SeqId, SequenceBytes, Shape, Shared, Snapshot, Stats, Top};
 
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::{KV_PAGE, TOP_K};
@@ -328,6 +328,12 @@ where
             None => Ok(self.pack(Saved { state, pages }, len)),
             Some(_) => Err(WRONG),
         }
+    }
+
+    /// Two slots of state, and a page besides those of the positions: one that others hold is copied before it is written.
+    fn sequence_bytes(&self) -> SequenceBytes {
+        let sizes = self.program.state_sizes();
+        SequenceBytes { state: 2 * sizes.slot() + sizes.page, block: sizes.page }
     }
 
     fn state_bytes(&self) -> u64 {

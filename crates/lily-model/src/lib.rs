@@ -12,5 +12,5 @@ mod model;
 mod shape;
 
 pub use costs::{Costs, PartBytes};
-pub use model::{Logits, Model, ModelError, Part, Rows, SeqId, Shared, Snapshot, Stats, Top};
+pub use model::{Logits, Model, ModelError, Part, Rows, SeqId, SequenceBytes, Shared, Snapshot, Stats, Top};
 pub use shape::{LayerKind, Shape};

@@ -77,6 +77,25 @@ pub enum Part {
     Shared(usize),
 }
 
+/// Most memory that a sequence comes to hold, so that it can be admitted before it begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SequenceBytes {
+    /// Bytes whatever its length: recurrent and convolution state.
+    pub state: u64,
+    /// Bytes of keys and values of [`Self::BLOCK`] positions, all layers.
+    pub block: u64,
+}
+
+impl SequenceBytes {
+    /// Positions that get their memory together.
+    pub const BLOCK: usize = 64;
+
+    /// Bytes of a sequence with room for `room` tokens.
+    pub fn of(&self, room: usize) -> u64 {
+        self.state.saturating_add(self.block.saturating_mul(room.div_ceil(Self::BLOCK) as u64))
+    }
+}
+
 /// Why a device could not do what was asked. The sequence named is as it was before the call.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ModelError {
@@ -202,6 +221,11 @@ pub trait Model: Send {
     /// The token that a scripted model insists on next (tests); real models have no say.
     fn scripted(&self, _seq: SeqId) -> Option<u32> {
         None
+    }
+
+    /// What a sequence comes to hold at most. Zeros: nothing worth counting.
+    fn sequence_bytes(&self) -> SequenceBytes {
+        SequenceBytes::default()
     }
 
     /// Bytes held for sequences now (weights not counted).

@@ -21,8 +21,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let context = 8192;
     let (model, tokenizer) = Script::parse(SCRIPT)?.model(&tokenizer, eos, context)?;
-    let options =
-        EngineOptions { tokenizer: tokenizer.clone(), context, max_queue: 8, prefix: PrefixOptions::default() };
+    let options = EngineOptions {
+        tokenizer: tokenizer.clone(),
+        context,
+        max_queue: 8,
+        prefix: PrefixOptions::default(),
+        parallel: 1,
+        memory: None,
+    };
     let engine = Engine::start(Box::new(model), options)?;
     let names = ModelNames { id: "scripted".into(), aliases: Vec::new() };
     let app = App::new(engine, Chat { tokenizer, template }, names, vec![eos]);

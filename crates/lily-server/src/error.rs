@@ -109,6 +109,12 @@ impl From<SubmitError> for ApiError {
                 );
                 Self::field("messages", message).code("context_length_exceeded")
             }
+            SubmitError::NeverFits { .. } => {
+                let message = format!(
+                    "{error}; shorten the messages, set a smaller max_tokens, or give the server more memory (--memory)"
+                );
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message).code("out_of_memory")
+            }
             SubmitError::QueueFull { .. } => {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", format!("{error}; try again later"))
                     .code("queue_full")

@@ -221,6 +221,9 @@ pub struct ServeArgs {
     /// Requests that may wait for the engine; more are refused with 429
     #[arg(long, default_value_t = 32, value_name = "N")]
     pub max_queue: usize,
+    /// Requests that run at once: they take turns by chunk of a prompt and by token; more wait
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub parallel: u16,
     /// Refuse requests with fields that mean nothing here; without it, a header of the answer names them
     #[arg(long)]
     pub strict: bool,

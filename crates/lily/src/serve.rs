@@ -37,7 +37,15 @@ fn app(args: &ServeArgs) -> Result<App> {
     let checkpoint = load::checkpoint(args.model.model.as_deref())?;
     let chat = load::chat(&checkpoint)?;
     let prefix = args.prefix.options(memory::default_cache_bytes);
-    let engine = session::start_engine(&checkpoint, &chat, &args.model, args.context.ctx, args.max_queue, prefix)?;
+    let engine = session::start_engine(
+        &checkpoint,
+        &chat,
+        &args.model,
+        args.context.ctx,
+        args.max_queue,
+        prefix,
+        args.parallel.into(),
+    )?;
     Ok(finish(args, &checkpoint, engine, chat, checkpoint.name()))
 }
 
@@ -55,7 +63,14 @@ fn scripted(args: &ServeArgs) -> Result<App> {
     let chat = Chat { tokenizer: tokenizer.clone(), ..chat };
     // Nothing is kept unless it is asked for, so that `prefill_ms` is spent on every prompt.
     let prefix = args.prefix.options(|| 0);
-    let options = EngineOptions { tokenizer, context, max_queue: args.max_queue, prefix };
+    let options = EngineOptions {
+        tokenizer,
+        context,
+        max_queue: args.max_queue,
+        prefix,
+        parallel: args.parallel.into(),
+        memory: None,
+    };
     let engine = Engine::start(Box::new(model), options).context("cannot start the engine's thread")?;
     eprintln!("Answering with the script {} and the demo's tokenizer; no model runs.", path.display());
     Ok(finish(args, &checkpoint, engine, chat, "lily-script".into()))

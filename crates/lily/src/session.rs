@@ -66,7 +66,7 @@ impl Session {
     ) -> Result<Self> {
         let checkpoint = load::checkpoint(model.model.as_deref())?;
         let chat = load::chat(&checkpoint)?;
-        let engine = start_engine(&checkpoint, &chat, model, context.ctx, 1, prefix)?;
+        let engine = start_engine(&checkpoint, &chat, model, context.ctx, 1, prefix, 1)?;
         let generation = checkpoint.generation();
         Ok(Self {
             engine,
@@ -146,6 +146,7 @@ pub fn start_engine(
     ctx: Option<u32>,
     max_queue: usize,
     prefix: PrefixOptions,
+    parallel: usize,
 ) -> Result<Engine> {
     let context = load::context(checkpoint, ctx)?;
     let vocab = checkpoint.shape().vocab;
@@ -155,7 +156,8 @@ pub fn start_engine(
             chat.tokenizer.len()
         );
     }
-    let options = EngineOptions { tokenizer: chat.tokenizer.clone(), context, max_queue, prefix };
+    let options =
+        EngineOptions { tokenizer: chat.tokenizer.clone(), context, max_queue, prefix, parallel, memory: None };
     let model = load::model(checkpoint, model, EngineKind::Fast)?;
     Engine::start(model, options).context("cannot start the engine's thread")
 }

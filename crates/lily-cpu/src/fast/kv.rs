@@ -64,7 +64,8 @@ impl<K: KvElement> KvCache<K> {
         self.blocks.len() as u64 * self.block_bytes()
     }
 
-    fn block_bytes(&self) -> u64 {
+    /// Bytes of one block.
+    pub fn block_bytes(&self) -> u64 {
         (2 * self.heads * BLOCK * self.d * size_of::<K>()) as u64
     }
 

@@ -25,7 +25,7 @@ pub use attention::{Bf16, KvElement};
 pub use simd::Isa;
 
 use lily_checkpoint::{Mixer, Weights};
-use lily_model::{LayerKind, Logits, Part, Rows, Shape, Shared};
+use lily_model::{LayerKind, Logits, Part, Rows, SequenceBytes, Shape, Shared};
 
 use crate::Forward;
 use affine4::Pick;
@@ -130,6 +130,13 @@ impl<K: KvElement> Forward for Fast<K> {
                 LayerState::Full(f) => f.bytes(),
             })
             .sum()
+    }
+
+    fn sequence_bytes(&self) -> SequenceBytes {
+        let s = &self.shape;
+        let linear = s.count(LayerKind::Linear) as u64 * LinearState::start(s).bytes();
+        let block = s.count(LayerKind::Full) as u64 * KvCache::<K>::new(s.kv_heads, s.head_dim).block_bytes();
+        SequenceBytes { state: linear, block }
     }
 
     fn shared(&self, state: &State<K>) -> Vec<Shared> {

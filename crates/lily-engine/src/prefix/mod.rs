@@ -55,6 +55,8 @@ pub(crate) struct PrefixCache {
     clock: u64,
     /// Bytes that the last snapshot held alone: what the next one is expected to take.
     own: u64,
+    /// Bytes that states may hold now: what was asked for, or less while requests need the memory.
+    budget: u64,
 }
 
 impl PrefixCache {
@@ -64,12 +66,23 @@ impl PrefixCache {
     }
 
     fn empty(options: PrefixOptions) -> Self {
-        Self { options, tree: Tree::default(), held: Held::default(), clock: 0, own: 0 }
+        Self { options, tree: Tree::default(), held: Held::default(), clock: 0, own: 0, budget: options.bytes }
     }
 
     /// An empty one with the same options.
     pub(crate) fn anew(&self) -> Self {
-        Self::empty(self.options)
+        Self { budget: self.budget, ..Self::empty(self.options) }
+    }
+
+    /// Bytes that states may hold now.
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// Hold at most `bytes` from now on, and what was asked for if that is less.
+    pub(crate) fn limit(&mut self, bytes: u64) {
+        self.budget = bytes.min(self.options.bytes);
+        self.shrink(self.budget);
     }
 
     /// The longest state that `prompt` continues by at least one token: the last one is always computed, for its logits.
@@ -85,7 +98,7 @@ impl PrefixCache {
 
     /// Whether a snapshot after `tokens` would be worth its copy; marks the one that is there as used.
     pub(crate) fn wants(&mut self, tokens: &[u32], exact: bool) -> bool {
-        let fits = self.own <= self.options.bytes;
+        let fits = self.own <= self.budget;
         if tokens.is_empty() || !fits || (self.options.exact && !exact) {
             return false;
         }
@@ -96,7 +109,7 @@ impl PrefixCache {
 
     /// Make room for one more snapshot before it is copied.
     pub(crate) fn make_room(&mut self) {
-        let budget = self.options.bytes.saturating_sub(self.own);
+        let budget = self.budget.saturating_sub(self.own);
         self.shrink(budget);
     }
 
@@ -111,7 +124,7 @@ impl PrefixCache {
         }
         let path = self.tree.path(tokens);
         self.touch(&path);
-        self.shrink(self.options.bytes);
+        self.shrink(self.budget);
     }
 
     /// What is used marks what it continues, so that a conversation never looks older at its root than at its end.

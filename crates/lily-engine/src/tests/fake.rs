@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Shared, Snapshot};
+use lily_model::{Logits, Model, ModelError, Rows, SeqId, SequenceBytes, Shape, Shared, Snapshot};
 
 /// `<|im_end|>` of the demo tokenizer.
 pub(super) const EOS: u32 = 8185;
@@ -231,6 +231,10 @@ impl Model for Fake {
             data.extend(Self::row(state));
         }
         Ok(Logits { vocab: VOCAB, data })
+    }
+
+    fn sequence_bytes(&self) -> SequenceBytes {
+        SequenceBytes { state: STATE_BYTES, block: BLOCK_BYTES }
     }
 
     fn scripted(&self, seq: SeqId) -> Option<u32> {

@@ -11,7 +11,14 @@ fn engine(script: &str) -> (Engine, Vec<u32>) {
     (
         Engine::start(
             Box::new(model),
-            EngineOptions { tokenizer, context: 4096, max_queue: 8, prefix: PrefixOptions::default() },
+            EngineOptions {
+                tokenizer,
+                context: 4096,
+                max_queue: 8,
+                prefix: PrefixOptions::default(),
+                parallel: 1,
+                memory: None,
+            },
         )
         .unwrap(),
         prompt,

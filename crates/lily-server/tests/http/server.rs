@@ -49,7 +49,14 @@ impl Server {
         let tokenizer = Tokenizer::from_json(&demo("tokenizer.json"), Some(&demo("tokenizer_config.json"))).unwrap();
         let template = Template::new(&String::from_utf8(demo("chat_template.jinja")).unwrap()).unwrap();
         let (model, tokenizer) = Script::parse(script).unwrap().model(&tokenizer, EOS[0], CONTEXT).unwrap();
-        let options = EngineOptions { tokenizer: tokenizer.clone(), context: CONTEXT, max_queue, prefix };
+        let options = EngineOptions {
+            tokenizer: tokenizer.clone(),
+            context: CONTEXT,
+            max_queue,
+            prefix,
+            parallel: 1,
+            memory: None,
+        };
         let engine = Engine::start(Box::new(model), options).unwrap();
         let names = ModelNames { id: "org/Lily-Test".into(), aliases: vec!["lily-test".into(), "folder".into()] };
         let mut app = App::new(engine.clone(), Chat { tokenizer, template }, names, EOS.to_vec());

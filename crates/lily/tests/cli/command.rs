@@ -21,7 +21,11 @@ fn help_explains_every_command() {
         has(&help.out, word);
     }
     for (command, flags) in [
-        ("serve", &["--host", "--port", "--ctx", "--model", "--alias", "--max-queue", "--script", "--threads"][..]),
+        (
+            "serve",
+            &["--host", "--port", "--ctx", "--model", "--alias", "--max-queue", "--parallel", "--script", "--threads"]
+                [..],
+        ),
         ("chat", &["--system", "--no-thinking", "--temperature", "--model"]),
         ("run", &["--top-p", "--top-k", "--min-p", "--seed", "--max-tokens", "--greedy", "<PROMPT>"]),
         ("inspect", &["LILY_MODEL"]),
