@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The GPU kernels under the compiler's sanitizers, on the emulator: the thread sanitizer sees each GPU thread as a thread
 # of its own and finds missing barriers and words that two threadgroups write; the address and undefined-behaviour
-# sanitizers find indices past threadgroup and local arrays. Tests marked `sanitized` are left out: their shapes are large.
+# sanitizers find indices past threadgroup and local arrays. Tests marked `sanitized` are left out: their shapes are large, or
+# other tests run the same kernels.
 #
 #   tests/gpu/sanitize.sh [thread|address]     both by default
 #
