@@ -231,6 +231,36 @@ fn a_growing_conversation_keeps_its_prefix() {
     }
 }
 
+/// The same for every assistant's turn of the goldens: reasoning apart and inside content, calls, results, texts to trim.
+/// An answer's tokens are those between the prompt that asks for it and the conversation that ends with it.
+#[test]
+fn every_turn_of_the_goldens_is_a_prefix_of_the_next() {
+    let chat = chat();
+    let goldens = json("tests/fixtures/chat/goldens.json");
+    let (mut turns, mut thoughts, mut with_tools) = (0, 0, 0);
+    for case in goldens["cases"].as_array().unwrap() {
+        let (name, messages) = (&case["name"], case["messages"].as_array().unwrap());
+        for (i, message) in messages.iter().enumerate().filter(|(i, m)| *i > 0 && m["role"] == "assistant") {
+            let thinks = message["reasoning_content"].as_str().is_some_and(|r| !r.trim().is_empty())
+                || message["content"].as_str().is_some_and(|c| c.contains("</think>"));
+            let tokens = |upto: usize, ask: bool| {
+                let kwargs = json!({"preserve_thinking": true, "enable_thinking": thinks});
+                let tools = case["tools"].as_array().map(|_| case["tools"].clone());
+                let mut input = input(json!(messages[..upto]), tools, kwargs);
+                input.add_generation_prompt = ask;
+                chat.prompt(&input).unwrap().tokens
+            };
+            let (asked, answered, all) = (tokens(i, true), tokens(i + 1, false), tokens(messages.len(), false));
+            assert!(answered.starts_with(&asked), "{name}: turn {i} does not continue its prompt");
+            assert!(all.starts_with(&answered), "{name}: turn {i} is written otherwise later");
+            turns += 1;
+            thoughts += usize::from(thinks);
+            with_tools += usize::from(case["tools"].is_array());
+        }
+    }
+    assert_eq!((turns, thoughts, with_tools), (8, 5, 4), "the goldens have other turns now");
+}
+
 #[test]
 fn a_users_imitation_of_a_tool_response_is_a_query() {
     let prompt = chat().prompt(&input(

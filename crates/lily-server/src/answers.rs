@@ -5,18 +5,23 @@ use std::task::Poll;
 
 use lily_engine::{Answer, Event, Finished};
 
+use crate::recall::Note;
+
 /// Drops what still runs when it is dropped.
 pub(crate) struct Answers {
     all: Vec<Answer>,
     ended: Vec<Option<Finished>>,
+    /// What is remembered of each, where that is wanted.
+    notes: Vec<Option<Note>>,
     /// Who is asked first, so that nobody's events wait for another's end.
     turn: usize,
 }
 
 impl Answers {
-    pub(crate) fn new(all: Vec<Answer>) -> Self {
+    pub(crate) fn new(all: Vec<Answer>, note: Option<Note>) -> Self {
         let ended = all.iter().map(|_| None).collect();
-        Self { all, ended, turn: 0 }
+        let notes = vec![note; all.len()];
+        Self { all, ended, notes, turn: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -26,7 +31,7 @@ impl Answers {
     /// The next event and whose it is; `None` where there will be none before all have ended. May be dropped while it waits
     /// without losing an event.
     pub(crate) async fn next(&mut self) -> Option<(usize, Event)> {
-        poll_fn(|cx| {
+        let next = poll_fn(|cx| {
             for step in 0..self.all.len() {
                 let i = (self.turn + step) % self.all.len();
                 if self.ended[i].is_some() {
@@ -38,8 +43,15 @@ impl Answers {
                 }
             }
             Poll::Pending
-        })
-        .await
+        });
+        let (i, event) = next.await?;
+        match &event {
+            Event::Output(event) => self.notes[i].iter_mut().for_each(|note| note.add(event)),
+            // Before the client hears of the end: it may ask again at once.
+            Event::Finished(_) => self.notes[i].take().into_iter().for_each(Note::finish),
+            _ => {}
+        }
+        Some((i, event))
     }
 
     /// Answer `i` has ended. The sum of all, once it was the last: the prompt counts once, and decoding took as long as the

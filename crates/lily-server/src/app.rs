@@ -1,11 +1,17 @@
 //! What the API serves.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lily_chat::Chat;
 use lily_engine::{Engine, SamplingParams};
+use regex::Regex;
 
 use crate::names::ModelNames;
+use crate::recall::Recall;
+
+/// Bytes of reasoning that are kept: some thousand turns.
+const RECALL_BYTES: usize = 32 << 20;
 
 /// Sampling when a request says nothing: the checkpoint's generation_config.json (`docs/model.md §6.3`).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,6 +58,11 @@ pub struct App {
     pub max_body: usize,
     /// Refuse requests with fields that mean nothing here, rather than name them in a header.
     pub strict: bool,
+    /// Take away the first line of a system prompt where this matches in it: a line that some agents change with every
+    /// request, so that no prompt begins as the one before it.
+    pub strip_agent_header: Option<Regex>,
+    /// See [`App::reattach_reasoning`].
+    pub(crate) recall: Option<Arc<Recall>>,
     /// A stream that has nothing to say for this long says a comment, so that clients and proxies do not give up.
     /// Until the first one, a failure still gets its own HTTP status.
     pub keep_alive: Duration,
@@ -60,7 +71,7 @@ pub struct App {
 }
 
 impl App {
-    /// With the official sampling defaults, a comment every 5 s of silence, 5 s of grace, not strict, and bodies of up to 1 MiB and
+    /// With the official sampling defaults, a comment every 5 s of silence, 5 s of grace, not strict, reasoning re-attached, and bodies of up to 1 MiB and
     /// 64 bytes for each token of the context: more than a prompt that fits can need, and little enough to be refused
     /// before it is encoded.
     pub fn new(engine: Engine, chat: Chat, names: ModelNames, eos: Vec<u32>) -> Self {
@@ -75,8 +86,15 @@ impl App {
             created: created.map_or(0, |d| d.as_secs()),
             max_body,
             strict: false,
+            strip_agent_header: None,
+            recall: Some(Arc::new(Recall::new(RECALL_BYTES))),
             keep_alive: Duration::from_secs(5),
             grace: Duration::from_secs(5),
         }
+    }
+
+    /// Whether the reasoning of answers is kept, up to 32 MiB, and given back to conversations that come without it.
+    pub fn reattach_reasoning(&mut self, on: bool) {
+        self.recall = on.then(|| Arc::new(Recall::new(RECALL_BYTES)));
     }
 }

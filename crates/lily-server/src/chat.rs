@@ -5,20 +5,24 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use lily_chat::{ChatError, OutputOptions, Prompt, PromptInput};
+use lily_chat::OutputOptions;
 use lily_engine::{Event, FinishReason, Request as EngineRequest};
-use serde_json::{Map, Value};
 
 use crate::answers::Answers;
 use crate::app::App;
 use crate::body;
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
+use crate::layout::{Conversation, lay_out};
 use crate::params::ChatParams;
+use crate::recall::Note;
 use crate::reply::{Head, Message};
 use crate::request_log::RequestLog;
 use crate::serve::Stop;
 use crate::stream;
+
+/// How many turns of the assistant were given back their reasoning.
+static REATTACHED: HeaderName = HeaderName::from_static("x-lily-reattached-reasoning");
 
 /// Names the fields of the request that mean nothing here.
 static IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-lily-ignored-fields");
@@ -37,18 +41,21 @@ pub(crate) async fn completions(
     let prepared = Arc::clone(&app);
     // Parsing and encoding a long prompt takes a while; other connections should not wait for it.
     let prepared = tokio::task::spawn_blocking(move || prepare(&prepared, &bytes)).await;
-    let Prepared { request, choices, stream, include_usage, ignored } =
+    let Prepared { request, choices, stream, include_usage, ignored, reattached, note } =
         prepared.map_err(|e| ApiError::internal(format!("preparing the prompt failed: {e}")))??;
 
     let head = Head::new(&app.names.id)?;
     let prompt_tokens = request.prompt.len();
-    let answers = Answers::new(app.engine.submit_choices(request, choices)?);
+    let answers = Answers::new(app.engine.submit_choices(request, choices)?, note);
     let log = RequestLog::begin(&head.id, prompt_tokens, stream);
     let mut response = if stream {
         stream::response(answers, head, log, include_usage, stop, app.keep_alive).await?
     } else {
         whole(answers, &head, log, stop).await?
     };
+    if reattached > 0 {
+        response.headers_mut().insert(REATTACHED.clone(), reattached.into());
+    }
     if let Some(ignored) = ignored {
         response.headers_mut().insert(IGNORED_FIELDS.clone(), ignored);
     }
@@ -61,6 +68,8 @@ struct Prepared {
     stream: bool,
     include_usage: bool,
     ignored: Option<HeaderValue>,
+    reattached: usize,
+    note: Option<Note>,
 }
 
 /// From the body to what the engine takes. All that can be wrong with a request is found here or in `submit`.
@@ -76,7 +85,16 @@ fn prepare(app: &App, bytes: &[u8]) -> Result<Prepared, ApiError> {
         let message = "is not a field of this API, and the server was started with --strict";
         return Err(ApiError::field(shown, message).code("unknown_parameter"));
     }
-    let prompt = prompt(app, params.messages, params.tools.clone(), params.kwargs)?;
+    let layout = lay_out(
+        app,
+        Conversation {
+            messages: params.messages,
+            tools: params.tools.clone(),
+            kwargs: params.kwargs,
+            max_tokens: params.max_tokens,
+        },
+    )?;
+    let prompt = layout.prompt;
     let output = OutputOptions {
         thinking: prompt.starts_in_thinking,
         stop: params.stop,
@@ -95,24 +113,8 @@ fn prepare(app: &App, bytes: &[u8]) -> Result<Prepared, ApiError> {
         stream: params.stream,
         include_usage: params.include_usage,
         ignored: ignored_header(&params.ignored),
-    })
-}
-
-/// The prompt of a conversation, up to where the answer begins.
-pub(crate) fn prompt(
-    app: &App,
-    messages: Vec<Value>,
-    tools: Option<Vec<Value>>,
-    kwargs: Map<String, Value>,
-) -> Result<Prompt, ApiError> {
-    let input = PromptInput { messages, tools, add_generation_prompt: true, kwargs };
-    app.chat.prompt(&input).map_err(|e| match e {
-        ChatError::Message(e) => ApiError::field(e.field, e.message),
-        ChatError::Template(message) => ApiError::field("messages", message),
-        ChatError::TemplateFailed(message) => {
-            ApiError::field("messages", format!("the chat template cannot render this conversation: {message}"))
-        }
-        other => ApiError::internal(other.to_string()),
+        reattached: layout.reattached,
+        note: layout.note,
     })
 }
 

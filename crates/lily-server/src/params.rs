@@ -45,6 +45,7 @@ const KNOWN: &[&str] = &[
     "tool_choice",
     "parallel_tool_calls",
     "enable_thinking",
+    "preserve_thinking",
     "chat_template_kwargs",
     "reasoning_effort",
     "reasoning",
@@ -236,10 +237,11 @@ fn tools(fields: &Fields) -> Result<Option<Vec<Value>>, ApiError> {
     }
 }
 
-/// Variables of the template. Thinking is on unless something says no; what is more particular wins:
-/// `enable_thinking`, then `chat_template_kwargs.enable_thinking`, then `reasoning_effort`.
+/// Variables of the template. Thinking is on unless something says no; what is more particular wins: the field of the
+/// request, then that of `chat_template_kwargs`, and for thinking then `reasoning_effort`.
 fn template_kwargs(fields: &Fields) -> Result<Map<String, Value>, ApiError> {
-    const NAME: &str = "enable_thinking";
+    const THINKING: &str = "enable_thinking";
+    const SWITCHES: [&str; 2] = [THINKING, "preserve_thinking"];
     let mut kwargs = fields.object("chat_template_kwargs")?.cloned().unwrap_or_default();
     for reserved in ["messages", "tools", "add_generation_prompt"] {
         if kwargs.contains_key(reserved) {
@@ -247,12 +249,14 @@ fn template_kwargs(fields: &Fields) -> Result<Map<String, Value>, ApiError> {
             return Err(ApiError::field(field, "is set by the server; leave it out"));
         }
     }
-    match kwargs.get(NAME) {
-        None | Some(Value::Bool(_)) => {}
-        Some(Value::Null) => {
-            kwargs.remove(NAME);
+    for name in SWITCHES {
+        match kwargs.get(name) {
+            None | Some(Value::Bool(_)) => {}
+            Some(Value::Null) => {
+                kwargs.remove(name);
+            }
+            Some(other) => return Err(wrong_type(&format!("chat_template_kwargs.{name}"), "true or false", other)),
         }
-        Some(other) => return Err(wrong_type("chat_template_kwargs.enable_thinking", "true or false", other)),
     }
     let effort = match fields.string("reasoning_effort")? {
         Some(effort) => Some(("reasoning_effort", effort)),
@@ -268,10 +272,12 @@ fn template_kwargs(fields: &Fields) -> Result<Map<String, Value>, ApiError> {
             "minimal" | "low" | "medium" | "high" | "xhigh" => true,
             _ => return Err(ApiError::field(field, "must be none, minimal, low, medium, high or xhigh")),
         };
-        kwargs.entry(NAME).or_insert(Value::Bool(on));
+        kwargs.entry(THINKING).or_insert(Value::Bool(on));
     }
-    if let Some(on) = fields.bool(NAME)? {
-        kwargs.insert(NAME.into(), Value::Bool(on));
+    for name in SWITCHES {
+        if let Some(on) = fields.bool(name)? {
+            kwargs.insert(name.into(), Value::Bool(on));
+        }
     }
     Ok(kwargs)
 }

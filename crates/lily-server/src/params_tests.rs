@@ -118,6 +118,8 @@ fn every_refusal_names_its_field() {
         (json!({"chat_template_kwargs": []}), "chat_template_kwargs"),
         (json!({"chat_template_kwargs": {"messages": []}}), "chat_template_kwargs.messages"),
         (json!({"chat_template_kwargs": {"enable_thinking": 0}}), "chat_template_kwargs.enable_thinking"),
+        (json!({"preserve_thinking": "no"}), "preserve_thinking"),
+        (json!({"chat_template_kwargs": {"preserve_thinking": 1}}), "chat_template_kwargs.preserve_thinking"),
         (json!({"reasoning_effort": "huge"}), "reasoning_effort"),
         (json!({"reasoning_effort": 1}), "reasoning_effort"),
         (json!({"reasoning": {"effort": "huge"}}), "reasoning.effort"),

@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 
 use crate::app::App;
 use crate::body;
-use crate::chat;
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong_type};
+use crate::layout::{Conversation, lay_out};
 use crate::params::ChatParams;
 
 /// `content` (llama.cpp's name) or `prompt` (vLLM's) is a text; `messages` is a conversation as for chat completions and
@@ -74,7 +74,8 @@ fn ids(app: &App, body: &Map<String, Value>) -> Result<Vec<u32>, ApiError> {
         (Some(text), None) => Ok(tokenizer.encode_text(text)),
         (None, Some(_)) => {
             let params = ChatParams::parse(body, app.defaults)?;
-            Ok(chat::prompt(app, params.messages, params.tools, params.kwargs)?.tokens)
+            let ChatParams { messages, tools, kwargs, max_tokens, .. } = params;
+            Ok(lay_out(app, Conversation { messages, tools, kwargs, max_tokens })?.prompt.tokens)
         }
         (Some(_), Some(_)) => {
             Err(ApiError::field("messages", "cannot stand beside content or prompt; send one of them"))

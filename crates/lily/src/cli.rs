@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lily_engine::PrefixOptions;
+use regex::Regex;
 
 use crate::bench::BenchArgs;
 
@@ -227,9 +228,26 @@ pub struct ServeArgs {
     /// Refuse requests with fields that mean nothing here; without it, a header of the answer names them
     #[arg(long)]
     pub strict: bool,
+    /// Give conversations that come without it the reasoning back that was written for them here, so that they continue
+    /// what is kept of them (docs/prefix.md)
+    #[arg(long, value_enum, default_value_t = Switch::On, value_name = "on|off", hide_possible_values = true)]
+    pub reattach_reasoning: Switch,
+    /// Take away the first line of a system prompt where this pattern matches in it: some agents change it with every
+    /// request, and then nothing that is kept can be used
+    #[arg(long, value_name = "REGEX")]
+    pub strip_agent_header: Option<Regex>,
     /// For tests of clients: answer with the tokens written in this file, one JSON line a request (docs/script.md)
     #[arg(long, value_name = "FILE.jsonl")]
     pub script: Option<PathBuf>,
+}
+
+/// On or off.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Switch {
+    /// Yes
+    On,
+    /// No
+    Off,
 }
 
 /// `lily chat`.

@@ -9,7 +9,7 @@ use lily_engine::{Engine, EngineOptions, Script};
 use lily_server::{App, ModelNames, SamplingDefaults};
 use tokio::net::TcpListener;
 
-use crate::cli::ServeArgs;
+use crate::cli::{ServeArgs, Switch};
 use crate::interrupt::INTERRUPTED;
 use crate::{load, memory, session};
 
@@ -82,6 +82,8 @@ fn finish(args: &ServeArgs, checkpoint: &Checkpoint, engine: Engine, chat: Chat,
         App::new(engine, chat, ModelNames { aliases: aliases(args, checkpoint, &id), id }, generation.eos.clone());
     app.defaults = defaults(generation);
     app.strict = args.strict;
+    app.reattach_reasoning(args.reattach_reasoning == Switch::On);
+    app.strip_agent_header = args.strip_agent_header.clone();
     app
 }
 

@@ -86,7 +86,14 @@ impl Session {
         mut write: impl FnMut(Piece) -> io::Result<()>,
     ) -> Result<Reply, AskError> {
         let mut pressed = interrupt.catch();
-        let request = self.request(conversation, thinking).context("cannot lay out the conversation")?;
+        let request = self.request(conversation, thinking, true).and_then(|request| {
+            // With the reasoning of all turns each prompt continues the one before it, as long as there is room.
+            let context = self.engine.context();
+            let answer = self.max_tokens.unwrap_or(context).min(context / 4);
+            let fits = request.prompt.len() + answer <= context;
+            if fits { Ok(request) } else { self.request(conversation, thinking, false) }
+        });
+        let request = request.context("cannot lay out the conversation")?;
         let mut answer = match self.engine.submit(request) {
             Ok(answer) => answer,
             Err(SubmitError::PromptTooLong { prompt, context }) => return Err(AskError::TooLong { prompt, context }),
@@ -119,12 +126,18 @@ impl Session {
         }
     }
 
-    fn request(&self, conversation: &[Value], thinking: bool) -> Result<Request, ChatError> {
+    /// `preserve`: earlier turns keep their reasoning. Without thinking that is an empty block each, which they keep
+    /// always.
+    fn request(&self, conversation: &[Value], thinking: bool, preserve: bool) -> Result<Request, ChatError> {
+        let preserve = preserve || !thinking;
         let prompt = self.chat.prompt(&PromptInput {
             messages: messages::normalise(conversation)?,
             tools: None,
             add_generation_prompt: true,
-            kwargs: Map::from_iter([("enable_thinking".into(), Value::Bool(thinking))]),
+            kwargs: Map::from_iter([
+                ("enable_thinking".into(), Value::Bool(thinking)),
+                ("preserve_thinking".into(), Value::Bool(preserve)),
+            ]),
         })?;
         let output =
             OutputOptions { thinking: prompt.starts_in_thinking, eos: self.eos.clone(), ..OutputOptions::default() };

@@ -4,6 +4,7 @@ mod answers;
 mod choices;
 mod errors;
 mod leaving;
+mod reuse;
 mod server;
 mod streams;
 mod text;

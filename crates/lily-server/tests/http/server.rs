@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use lily_chat::{Chat, Template, Tokenizer};
+use lily_checkpoint::Checkpoint;
+use lily_cpu::{Bf16, Fast, Local};
 use lily_engine::{Engine, EngineOptions, Load, PrefixOptions, Script};
+use lily_model::Model;
 use lily_server::{App, ModelNames};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,9 +27,15 @@ pub struct Server {
     pub task: JoinHandle<std::io::Result<()>>,
 }
 
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/4bit");
+
 fn demo(name: &str) -> Vec<u8> {
-    let path = format!("{}/../../demo/4bit/{name}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{DEMO}/{name}");
     std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+fn tokenizer() -> Tokenizer {
+    Tokenizer::from_json(&demo("tokenizer.json"), Some(&demo("tokenizer_config.json"))).unwrap()
 }
 
 impl Server {
@@ -46,18 +55,30 @@ impl Server {
         prefix: PrefixOptions,
         change: impl FnOnce(&mut App),
     ) -> Self {
-        let tokenizer = Tokenizer::from_json(&demo("tokenizer.json"), Some(&demo("tokenizer_config.json"))).unwrap();
+        let (model, tokenizer) = Script::parse(script).unwrap().model(&tokenizer(), EOS[0], CONTEXT).unwrap();
+        Self::serve(Box::new(model), tokenizer, CONTEXT, max_queue, prefix, change).await
+    }
+
+    /// A server whose answers are the demo model's, from an engine that keeps prefixes.
+    pub async fn start_demo() -> Self {
+        let checkpoint = Checkpoint::open(DEMO.as_ref()).unwrap();
+        let model = Local::new(Fast::<Bf16>::new(checkpoint.shape(), checkpoint.weights(), 1));
+        let prefix = PrefixOptions { bytes: 1 << 30, ..PrefixOptions::default() };
+        Self::serve(Box::new(model), tokenizer(), 4096, 2, prefix, |_| {}).await
+    }
+
+    async fn serve(
+        model: Box<dyn Model>,
+        tokenizer: Tokenizer,
+        context: usize,
+        max_queue: usize,
+        prefix: PrefixOptions,
+        change: impl FnOnce(&mut App),
+    ) -> Self {
         let template = Template::new(&String::from_utf8(demo("chat_template.jinja")).unwrap()).unwrap();
-        let (model, tokenizer) = Script::parse(script).unwrap().model(&tokenizer, EOS[0], CONTEXT).unwrap();
-        let options = EngineOptions {
-            tokenizer: tokenizer.clone(),
-            context: CONTEXT,
-            max_queue,
-            prefix,
-            parallel: 1,
-            memory: None,
-        };
-        let engine = Engine::start(Box::new(model), options).unwrap();
+        let options =
+            EngineOptions { tokenizer: tokenizer.clone(), context, max_queue, prefix, parallel: 1, memory: None };
+        let engine = Engine::start(model, options).unwrap();
         let names = ModelNames { id: "org/Lily-Test".into(), aliases: vec!["lily-test".into(), "folder".into()] };
         let mut app = App::new(engine.clone(), Chat { tokenizer, template }, names, EOS.to_vec());
         change(&mut app);
@@ -83,8 +104,22 @@ impl Server {
         self.post_raw(body.to_string().as_bytes()).await
     }
 
+    /// The token ids of a conversation's prompt.
+    pub async fn tokens(&self, body: &Value) -> Vec<u64> {
+        let reply = send(self.addr, "POST", "/tokenize", JSON, body.to_string().as_bytes()).await.json();
+        let ids = reply["tokens"].as_array().unwrap_or_else(|| panic!("{reply}"));
+        ids.iter().map(|id| id.as_u64().unwrap()).collect()
+    }
+
+    /// The text of a conversation's prompt.
+    pub async fn prompt(&self, body: &Value) -> String {
+        let body = json!({"tokens": self.tokens(body).await}).to_string();
+        let reply = send(self.addr, "POST", "/detokenize", JSON, body.as_bytes()).await.json();
+        reply["content"].as_str().unwrap().to_owned()
+    }
+
     pub async fn post_raw(&self, body: &[u8]) -> Reply {
-        send(self.addr, "POST", CHAT, &[("Content-Type", "application/json")], body).await
+        send(self.addr, "POST", CHAT, JSON, body).await
     }
 
     /// The connection of a posted request, to leave it when one likes.
@@ -120,6 +155,7 @@ impl Server {
 }
 
 pub const CHAT: &str = "/v1/chat/completions";
+const JSON: &[(&str, &str)] = &[("Content-Type", "application/json")];
 
 /// A request with thinking off, and the fields of `extra` over it.
 pub fn ask(extra: Value) -> Value {

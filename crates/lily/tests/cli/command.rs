@@ -23,8 +23,19 @@ fn help_explains_every_command() {
     for (command, flags) in [
         (
             "serve",
-            &["--host", "--port", "--ctx", "--model", "--alias", "--max-queue", "--parallel", "--script", "--threads"]
-                [..],
+            &[
+                "--host",
+                "--port",
+                "--ctx",
+                "--model",
+                "--alias",
+                "--max-queue",
+                "--parallel",
+                "--script",
+                "--threads",
+                "--reattach-reasoning",
+                "--strip-agent-header",
+            ][..],
         ),
         ("chat", &["--system", "--no-thinking", "--temperature", "--model"]),
         ("run", &["--top-p", "--top-k", "--min-p", "--seed", "--max-tokens", "--greedy", "<PROMPT>"]),
@@ -43,10 +54,25 @@ fn help_explains_every_command() {
 
 #[test]
 fn wrong_usage_is_status_2() {
-    for args in [&[][..], &["fly"], &["run"], &["run", "x", "--temperature", "NaN"], &["serve", "--port", "70000"]] {
+    for args in [
+        &[][..],
+        &["fly"],
+        &["run"],
+        &["run", "x", "--temperature", "NaN"],
+        &["serve", "--port", "70000"],
+        &["serve", "--reattach-reasoning", "maybe"],
+    ] {
         let done = run(args);
         assert_eq!(done.code, Some(2), "{args:?}: {done:?}");
     }
+}
+
+#[test]
+fn a_bad_pattern_is_refused_before_anything_starts() {
+    let done = run(&["serve", "--strip-agent-header", "x-agent: ("]);
+    assert_eq!(done.code, Some(2), "{done:?}");
+    has(&done.err, "--strip-agent-header");
+    has(&done.err, "unclosed group");
 }
 
 #[test]
