@@ -1,159 +1,171 @@
-//! Warm equals cold, bit for bit, on the CPU with the demo checkpoint: eight conversations interleaved, with the cache and
-//! without.
+//! The prefix cache on the CPU, where decoding has the arithmetic of prefill.
 
-use std::sync::{Arc, Mutex};
+mod warm;
 
-use lily_chat::{OutputOptions, Tokenizer};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lily_chat::Tokenizer;
 use lily_checkpoint::Checkpoint;
+use lily_checkpoint::synthetic::{SeededWeights, full_shape};
 use lily_cpu::{Bf16, Fast, Local};
-use lily_engine::{Engine, EngineOptions, Event, Finished, PrefixOptions, Request, SamplingParams};
-use lily_model::{Logits, Model, ModelError, Rows, SeqId, Shape, Snapshot};
+use lily_engine::PrefixOptions;
+use lily_model::{Model, Rows};
 
-const CONTEXT: usize = 4096;
+use warm::{Dice, Setup, Talks, borders, walk};
 
-/// What went in and came out of the model.
-#[derive(Default)]
-struct Seen {
-    /// The bits of every row of logits, in order.
-    rows: Vec<Vec<u32>>,
-    fed: Vec<u32>,
-    read: usize,
+const TINY: &str = "tests/fixtures/tiny/mlx-4bit";
+const DEMO: &str = "demo/4bit";
+
+fn repo(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// A model that is watched.
-struct Watched {
-    model: Local<Fast<Bf16>>,
-    seen: Arc<Mutex<Seen>>,
+fn model(checkpoint: &str) -> Box<dyn Model> {
+    let checkpoint = Checkpoint::open(&repo(checkpoint)).unwrap();
+    Box::new(Local::new(Fast::<Bf16>::new(checkpoint.shape(), checkpoint.weights(), 1)))
 }
 
-impl Watched {
-    fn note(&self, logits: &Logits) {
-        let mut seen = self.seen.lock().unwrap();
-        seen.rows.extend((0..logits.rows()).map(|i| logits.row(i).iter().map(|v| v.to_bits()).collect()));
-    }
-}
-
-impl Model for Watched {
-    fn shape(&self) -> &Shape {
-        self.model.shape()
-    }
-    fn device(&self) -> String {
-        self.model.device()
-    }
-    fn prefill_chunk(&self) -> usize {
-        128
-    }
-    fn begin(&mut self, room: usize) -> Result<SeqId, ModelError> {
-        self.model.begin(room)
-    }
-    fn end(&mut self, seq: SeqId) {
-        self.model.end(seq);
-    }
-    fn len(&self, seq: SeqId) -> usize {
-        self.model.len(seq)
-    }
-    fn prefill(&mut self, seq: SeqId, tokens: &[u32], rows: Rows) -> Result<Logits, ModelError> {
-        let logits = self.model.prefill(seq, tokens, rows)?;
-        self.seen.lock().unwrap().read += tokens.len();
-        self.note(&logits);
-        Ok(logits)
-    }
-    fn decode(&mut self, batch: &[(SeqId, u32)]) -> Result<Logits, ModelError> {
-        let logits = self.model.decode(batch)?;
-        self.seen.lock().unwrap().fed.extend(batch.iter().map(|b| b.1));
-        self.note(&logits);
-        Ok(logits)
-    }
-    fn snapshot(&mut self, seq: SeqId) -> Result<Snapshot, ModelError> {
-        self.model.snapshot(seq)
-    }
-    fn restore(&mut self, snapshot: &Snapshot, room: usize) -> Result<SeqId, ModelError> {
-        self.model.restore(snapshot, room)
+fn setup(checkpoint: &'static str, prefix: PrefixOptions, ample: bool) -> Setup {
+    let read = |name: &str| std::fs::read(repo(checkpoint).join(name)).unwrap();
+    let tokenizer = Tokenizer::from_json(&read("tokenizer.json"), Some(&read("tokenizer_config.json"))).unwrap();
+    Setup {
+        model: Box::new(|| model(checkpoint)),
+        tokenizer,
+        context: 4096,
+        chunk: 128,
+        answers: 20,
+        prefix,
+        parallel: 1,
+        ample,
+        survives: false,
     }
 }
 
-fn demo() -> Checkpoint {
-    Checkpoint::open(format!("{}/../../demo/4bit", env!("CARGO_MANIFEST_DIR")).as_ref()).unwrap()
-}
+const AMPLE: PrefixOptions = PrefixOptions { bytes: 1 << 30, exact: false };
 
-fn bytes_of_a_snapshot() -> u64 {
-    let checkpoint = demo();
-    let mut model = Local::new(Fast::<Bf16>::new(checkpoint.shape(), checkpoint.weights(), 1));
+/// Bytes of a state of one block.
+fn state_bytes(checkpoint: &str) -> u64 {
+    let mut model = model(checkpoint);
     let seq = model.begin(64).unwrap();
     model.prefill(seq, &[300; 64], Rows::None).unwrap();
     model.snapshot(seq).unwrap().bytes
 }
 
-fn engine(prefix: PrefixOptions) -> (Engine, Arc<Mutex<Seen>>) {
-    let demo = format!("{}/../../demo/4bit", env!("CARGO_MANIFEST_DIR"));
-    let checkpoint = self::demo();
-    let read = |name: &str| std::fs::read(format!("{demo}/{name}")).unwrap();
-    let tokenizer = Tokenizer::from_json(&read("tokenizer.json"), Some(&read("tokenizer_config.json"))).unwrap();
-    let seen = Arc::new(Mutex::new(Seen::default()));
-    let model = Local::new(Fast::<Bf16>::new(checkpoint.shape(), checkpoint.weights(), 1));
-    let model = Box::new(Watched { model, seen: Arc::clone(&seen) });
-    (
-        Engine::start(
-            model,
-            EngineOptions { tokenizer, context: CONTEXT, max_queue: 1, prefix, parallel: 1, memory: None },
-        )
-        .unwrap(),
-        seen,
-    )
+/// A number from the environment, for long runs.
+fn number(name: &str, or: usize) -> usize {
+    std::env::var(name).map_or(or, |n| n.parse().unwrap_or_else(|e| panic!("{name}={n}: {e}")))
 }
 
-fn ask(engine: &Engine, prompt: &[u32], answer: usize) -> Finished {
-    let request = Request {
-        prompt: prompt.to_vec(),
-        boundaries: vec![0, prompt.len() / 2, prompt.len().saturating_sub(20)],
-        sampling: SamplingParams::GREEDY,
-        max_tokens: Some(answer),
-        // No end token: every answer has its length.
-        output: OutputOptions::default(),
-    };
-    let mut answer = engine.submit(request).unwrap();
-    loop {
-        match answer.next_blocking().unwrap() {
-            Event::Finished(finished) => return finished,
-            Event::Failed(error) => panic!("{error}"),
-            _ => {}
-        }
+#[test]
+fn lengths_around_the_borders_of_blocks_passes_and_messages() {
+    for exact in [false, true] {
+        let mut talks = Talks::new(setup(TINY, PrefixOptions { exact, ..AMPLE }, true));
+        borders(&mut talks, 200, &[0, 70, 127], 11);
+        let counts = talks.counts;
+        println!("exact: {exact}: {counts:?}");
+        assert!(counts.hits * 2 > counts.requests, "{counts:?}");
     }
 }
 
 #[test]
-fn warm_equals_cold_in_every_bit() {
+fn eight_conversations_in_any_order() {
     // Room for all, and for a few: then states are dropped all the time.
-    let few = 12 * bytes_of_a_snapshot();
-    for (bytes, exact) in [(1 << 30, false), (1 << 30, true), (few, false)] {
-        let (warm, warm_seen) = engine(PrefixOptions { bytes, exact });
-        let (cold, cold_seen) = engine(PrefixOptions::default());
-        let mut dice = 3_u64;
-        let mut next = |n: usize| {
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (dice >> 33) as usize % n
-        };
-        let mut talks: Vec<Vec<u32>> =
-            (0..8_u32).map(|n| (0..62 + n).map(|i| 300 + i * 7 % 900 + n / 4).collect()).collect();
-        let mut hits = 0;
-        for step in 0..20 {
-            let n = next(8);
-            let (prompt, answer) = (talks[n].clone(), 1 + next(20));
-            let before = (warm_seen.lock().unwrap().rows.len(), cold_seen.lock().unwrap().rows.len());
-            let (got, expected) = (ask(&warm, &prompt, answer), ask(&cold, &prompt, answer));
-            assert_eq!(got.usage.prompt_tokens, expected.usage.prompt_tokens);
-            assert_eq!(got.usage.completion_tokens, expected.usage.completion_tokens);
-            let (warm, cold) = (warm_seen.lock().unwrap(), cold_seen.lock().unwrap());
-            assert!(warm.rows[before.0..] == cold.rows[before.1..], "step {step}, {bytes} bytes, exact: {exact}");
-            hits += usize::from(got.usage.cached_tokens > 0);
-            let said = &warm.fed[warm.fed.len() + 1 - got.usage.completion_tokens..];
-            let more = (0..1 + next(70) as u32).map(|i| 400 + i);
-            talks[n] = match next(6) {
-                0 => prompt[..prompt.len() - next(prompt.len() / 2)].iter().copied().chain([77]).collect(),
-                _ => prompt.iter().chain(said).copied().chain(more).collect(),
-            };
-        }
-        assert!(hits > 3, "{hits} hits with {bytes} bytes, exact: {exact}");
-        assert!(warm_seen.lock().unwrap().read < cold_seen.lock().unwrap().read);
+    let few = 7 * state_bytes(TINY);
+    for (bytes, exact) in [(1 << 30, false), (1 << 30, true), (few, false), (few, true)] {
+        let ample = bytes != few;
+        let setup = Setup { chunk: 64, ..setup(TINY, PrefixOptions { bytes, exact }, ample) };
+        let mut talks = Talks::new(setup);
+        walk(
+            &mut talks,
+            number("LILY_WARM_STEPS", 20),
+            number("LILY_WARM_LONGEST", 300),
+            number("LILY_WARM_SEED", 5) as u64,
+        );
+        let counts = talks.counts;
+        println!("{bytes} bytes, exact: {exact}: {counts:?}");
+        assert!(counts.hits * 3 > counts.requests && counts.cancelled > 0, "{counts:?}");
+        assert!(ample || counts.dropped > 0, "{counts:?}");
     }
+}
+
+#[test]
+fn the_demo_model() {
+    let mut talks = Talks::new(setup(DEMO, AMPLE, true));
+    walk(&mut talks, number("LILY_WARM_STEPS", 6), 300, 2);
+    assert!(talks.counts.hits > 1, "{:?}", talks.counts);
+}
+
+/// A chat of twenty turns: each reads what is new, and at most one block of what is not. With `exact` the last answer is read
+/// again, whose state decoding left.
+#[test]
+fn a_chat_reads_its_new_tokens_and_at_most_a_block_more() {
+    for exact in [false, true] {
+        let setup = setup(DEMO, PrefixOptions { exact, ..AMPLE }, true);
+        let tokenizer = setup.tokenizer.clone();
+        let mut talks = Talks::new(setup);
+        talks.compare = false;
+        let (mut prompt, mut starts, mut said) = (Vec::new(), Vec::new(), Vec::new());
+        let mut total = 0;
+        for turn in 0..if exact { 6 } else { 20 } {
+            let topic = ["the sea", "old trees", "a long winter, and what came after it", "tea"][turn % 4];
+            let end = if turn == 0 { "" } else { "<|im_end|>\n" };
+            let question = format!("Question {turn}: what is there to say of {topic}?");
+            let text = format!("{end}<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n");
+            let new = tokenizer.encode_with_added(&text);
+            // What may have to be read again, with its last token, which was chosen and not read.
+            let again = if exact { said.len() } else { said.len().min(1) };
+            prompt.extend(&said);
+            starts.push(prompt.len());
+            prompt.extend(&new);
+            said = talks.ask(&prompt, &starts, 3 + turn % 9);
+            assert!(
+                talks.read <= new.len() + if exact { again + 64 } else { again },
+                "turn {turn}: {} tokens read for {}",
+                talks.read,
+                new.len()
+            );
+            total += talks.read;
+        }
+        println!("exact: {exact}: {total} tokens read, {} in the last prompt", prompt.len());
+    }
+}
+
+/// What was said, and seconds (of four tokens too) and tokens of prompt read for it.
+fn timed(talks: &mut Talks, prompt: &[u32], starts: &[usize]) -> (Vec<u32>, (Duration, usize)) {
+    let began = Instant::now();
+    let said = talks.ask(prompt, starts, 4);
+    (said, (began.elapsed(), talks.read))
+}
+
+/// A long conversation goes on: with `LILY_LONG=32768 LILY_LONG_LAYERS=4` at the dimensions of the 35B model.
+#[test]
+fn the_next_turn_of_a_long_conversation_reads_a_fiftieth_at_most() {
+    let long = number("LILY_LONG", 1600);
+    let mut setup = setup(TINY, PrefixOptions { bytes: 8 << 30, exact: false }, true);
+    if let Ok(layers) = std::env::var("LILY_LONG_LAYERS") {
+        let shape = full_shape(layers.parse().unwrap());
+        let weights = Arc::new(SeededWeights::new(&shape, 1));
+        setup.model = Box::new(move || Box::new(Local::new(Fast::<Bf16>::new(&shape, &weights.weights, 2))));
+        setup.chunk = 512;
+    }
+    setup.context = long + 1000;
+    let mut talks = Talks::new(setup);
+    talks.compare = false;
+    let dice = Dice::new(9);
+    let vocab = talks.vocab();
+    let mut prompt = dice.tokens(long, vocab);
+    let starts: Vec<usize> = (0..long).step_by(long / 3).collect();
+    let (said, cold) = timed(&mut talks, &prompt, &starts);
+    prompt.extend(&said);
+    prompt.extend(dice.tokens(25, vocab));
+    let (_, warm) = timed(&mut talks, &prompt, &starts);
+    println!("{long} tokens: cold {:?} for {} tokens, then {:?} for {}", cold.0, cold.1, warm.0, warm.1);
+    assert!(warm.1 * 50 <= prompt.len(), "{} of {}", warm.1, prompt.len());
+    // The second message edited: what lies before it is kept.
+    let mut edited = prompt[..long / 3].to_vec();
+    edited.extend(dice.tokens(20, vocab));
+    talks.ask(&edited, &starts, 1);
+    assert!(talks.read <= 20 + 64, "{}", talks.read);
 }

@@ -1,0 +1,69 @@
+//! The prefix cache on a GPU (`common::cuda`): with `exact`, a request that restarts from a kept state has the bits of a cold
+//! run. Without it, the state that decoding left is used too, and the bits may differ in the last ones.
+#![cfg(feature = "emulated")]
+
+mod common;
+#[path = "../../lily-cpu/tests/common/mod.rs"]
+mod golden;
+#[path = "../../lily-engine/tests/warm/mod.rs"]
+mod warm;
+
+use golden::{open, repo};
+use lily_chat::Tokenizer;
+use lily_engine::PrefixOptions;
+use lily_gpu::kernels::Element;
+use lily_model::Rows;
+use warm::{Setup, Talks, borders, walk};
+
+const MLX4: &str = "tests/fixtures/tiny/mlx-4bit";
+
+/// `states`: of one block, that the cache has room for. `None`: for all.
+fn talks(states: Option<u64>) -> Talks {
+    let read = |name: &str| std::fs::read(repo(MLX4).join(name)).expect(name);
+    let tokenizer = Tokenizer::from_json(&read("tokenizer.json"), Some(&read("tokenizer_config.json")));
+    let checkpoint = open(MLX4);
+    let model = move || common::model(checkpoint.shape(), checkpoint.weights(), Element::Bf16, common::shipped(), 7);
+    let mut one = model();
+    let seq = one.begin(64).expect("room");
+    one.prefill(seq, &[3; 64], Rows::None).expect("prefill");
+    let state = one.snapshot(seq).expect("snapshot").bytes;
+    let bytes = states.map_or(1 << 30, |states| states * state);
+    Talks::new(Setup {
+        model: Box::new(model),
+        tokenizer: tokenizer.expect("a tokenizer"),
+        context: 2048,
+        chunk: 64,
+        answers: number("LILY_WARM_ANSWERS", 2),
+        prefix: PrefixOptions { bytes, exact: true },
+        parallel: 1,
+        ample: states.is_none(),
+        survives: false,
+    })
+}
+
+/// A number from the environment, for long runs.
+fn number(name: &str, or: usize) -> usize {
+    std::env::var(name).map_or(or, |n| n.parse().unwrap_or_else(|e| panic!("{name}={n}: {e}")))
+}
+
+#[test]
+fn lengths_around_the_borders_of_a_block_and_a_message_have_the_bits_of_a_cold_run() {
+    let mut talks = talks(None);
+    borders(&mut talks, number("LILY_WARM_BASE", 68), &[0], 3);
+    println!("{:?}", talks.counts);
+    assert!(talks.counts.hits > 2, "{:?}", talks.counts);
+}
+
+/// With room for a few states, so that some are dropped and made again.
+#[test]
+fn conversations_in_any_order_have_the_bits_of_cold_runs() {
+    let mut talks = talks(Some(4));
+    walk(
+        &mut talks,
+        number("LILY_WARM_STEPS", 5),
+        number("LILY_WARM_LONGEST", 200),
+        number("LILY_WARM_SEED", 5) as u64,
+    );
+    println!("{:?}", talks.counts);
+    assert!(talks.counts.hits > 1, "{:?}", talks.counts);
+}
