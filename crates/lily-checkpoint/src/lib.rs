@@ -14,6 +14,7 @@ mod bytes;
 mod checkpoint;
 mod config;
 mod error;
+mod fingerprint;
 mod generation;
 mod header;
 pub mod hub;

@@ -10,7 +10,7 @@ use lily_chat::Tokenizer;
 use lily_model::{Model, SequenceBytes};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::prefix::PrefixOptions;
+use crate::prefix::{DiskOptions, PrefixOptions};
 use crate::queue::{Job, Listener, Load, Queue};
 use crate::request::{Event, Request, SubmitError};
 use crate::worker;
@@ -30,6 +30,8 @@ pub struct EngineOptions {
     /// Bytes that sequences and what is kept of earlier ones may hold together. A request begins when the most that it may
     /// come to hold is free; what is kept gives way to it. `None`: not bounded.
     pub memory: Option<u64>,
+    /// Where it is kept beyond the life of the process. Nothing is where `prefix` keeps nothing.
+    pub disk: Option<DiskOptions>,
 }
 
 /// A running engine. Clones share it; when the last one is dropped, what still runs is failed and the thread ends.

@@ -19,7 +19,7 @@ mod script;
 mod worker;
 
 pub use engine::{Answer, Canceller, Engine, EngineOptions};
-pub use prefix::PrefixOptions;
+pub use prefix::{DiskOptions, PrefixOptions};
 pub use queue::Load;
 pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings, Usage};
 pub use sampler::{Sampler, SamplerError, SamplingParams};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lily_model::Snapshot;
 use tokio::sync::mpsc::UnboundedSender;
@@ -177,6 +177,14 @@ impl Queue {
             .filter(|fork| last.replace(Arc::as_ptr(&fork.snapshot.state)) != Some(Arc::as_ptr(&fork.snapshot.state)))
             .map(|fork| fork.snapshot.bytes)
             .sum()
+    }
+
+    /// Wait for a change, at most so long, and not where something waits already.
+    pub(crate) fn pause(&self, most: Duration) {
+        let state = self.lock();
+        if state.waiting.is_empty() && !state.closed {
+            drop(self.changed.wait_timeout(state, most));
+        }
     }
 
     /// A running job has ended and its sequence is freed.

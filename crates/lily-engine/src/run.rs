@@ -5,7 +5,7 @@ use std::time::Instant;
 use lily_chat::{OutputMachine, Tokenizer};
 use lily_model::{Model, SeqId, Snapshot};
 
-use crate::prefix::{BLOCK, PrefixCache, cuts};
+use crate::prefix::{BLOCK, Hit, PrefixCache, cuts};
 use crate::queue::{Fork, Job, Listener};
 use crate::request::{EngineError, Event, FinishReason, Finished, Timings, Usage};
 use crate::sampler::Sampler;
@@ -58,7 +58,7 @@ impl Run {
         let room = prompt.len() + limit;
         let restored = match &job.fork {
             Some(fork) => Some((model.restore(&fork.snapshot, room)?, fork.cached, fork.exact)),
-            None => cache.and_then(|cache| cache.find(prompt)).and_then(|hit| {
+            None => cache.and_then(|cache| restart(cache, prompt, model)).and_then(|hit| {
                 let restored = model.restore(&hit.snapshot, room);
                 // A device that is full may still have room for an empty sequence.
                 let restored =
@@ -229,4 +229,10 @@ impl Run {
             decode: started.elapsed().as_secs_f64(),
         }
     }
+}
+
+/// Where a prompt begins: the longest state in memory or on disk.
+fn restart(cache: &mut PrefixCache, prompt: &[u32], model: &mut dyn Model) -> Option<Hit> {
+    cache.recall(prompt, model);
+    cache.find(prompt)
 }

@@ -3,6 +3,7 @@
 
 mod admission;
 mod choices;
+mod disk;
 mod fake;
 mod leaving;
 mod prefix;
@@ -44,7 +45,8 @@ fn caching(max_queue: usize, slots: usize, prefix: PrefixOptions) -> (Engine, Lo
 /// An engine with so much memory for sequences and cache.
 fn admitting(max_queue: usize, parallel: usize, prefix: PrefixOptions, memory: Option<u64>) -> (Engine, Log) {
     let (model, log) = Fake::new();
-    let options = EngineOptions { tokenizer: tokenizer(), context: CONTEXT, max_queue, prefix, parallel, memory };
+    let options =
+        EngineOptions { tokenizer: tokenizer(), context: CONTEXT, max_queue, prefix, parallel, memory, disk: None };
     (Engine::start(Box::new(model), options).unwrap(), log)
 }
 

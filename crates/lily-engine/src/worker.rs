@@ -1,16 +1,20 @@
 //! The engine thread: takes requests from the queue, gives each its turns, and keeps the failures of one from the rest.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use lily_chat::Tokenizer;
 use lily_model::{Logits, Model, Rows, SeqId, SequenceBytes, Top};
 
 use crate::engine::EngineOptions;
-use crate::prefix::PrefixCache;
+use crate::prefix::{Disk, PrefixCache};
 use crate::queue::{Job, Queue};
 use crate::request::{EngineError, Event, Finished};
 use crate::run::Run;
 use crate::schedule::{Schedule, Turn};
+
+/// How long an engine with nothing else to do waits before it asks again whether the disk is ready for more.
+const DISK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Serve the queue until it closes.
 pub(crate) fn work(model: Box<dyn Model>, options: &EngineOptions, queue: &Queue) {
@@ -25,12 +29,17 @@ pub(crate) fn work(model: Box<dyn Model>, options: &EngineOptions, queue: &Queue
         schedule: Schedule::default(),
         cache: PrefixCache::new(options.prefix),
     };
+    if let (Some(cache), Some(disk)) = (&mut worker.cache, &options.disk) {
+        cache.keep_on(Disk::open(disk, worker.model.as_ref()));
+    }
     while worker.admit() {
         worker.step();
+        worker.tend();
     }
     while !worker.runs.is_empty() {
         worker.fail(0, EngineError::ShutDown);
     }
+    worker.flush();
 }
 
 struct Worker<'a> {
@@ -72,13 +81,14 @@ fn guard<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineEr
 }
 
 impl Worker<'_> {
-    /// Fill free slots with what fits, waiting when nothing runs: then everything fits that was taken into the queue. False
-    /// when the engine closes.
+    /// Fill free slots with what fits, waiting when nothing runs and nothing is to be copied for the disk. When nothing
+    /// runs, everything fits that was taken into the queue. False when the engine closes.
     fn admit(&mut self) -> bool {
         while self.runs.len() < self.queue.slots {
             let idle = self.runs.is_empty();
             let bytes = if idle { self.memory } else { self.unspoken() };
-            let Some(job) = self.queue.take(idle, bytes) else { break };
+            let behind = self.cache.as_ref().is_some_and(PrefixCache::is_behind);
+            let Some(job) = self.queue.take(idle && !behind, bytes) else { break };
             self.begin(job);
         }
         !self.queue.is_closed()
@@ -273,6 +283,31 @@ impl Worker<'_> {
                 *cache = cache.anew();
             }
             Err(error) => tracing::warn!(%error, "a state could not be kept"),
+        }
+    }
+
+    /// Between two calls of the model: a part of what is to be on the disk is copied.
+    fn tend(&mut self) {
+        let Some(cache) = &mut self.cache else { return };
+        let model = self.model.as_mut();
+        let tended = guard(|| Ok(cache.tend(model)));
+        match tended {
+            // The thread that writes is slower than what there is to do, which is nothing else.
+            Ok(false) if self.runs.is_empty() && cache.is_behind() => self.queue.pause(DISK_PAUSE),
+            Ok(_) => {}
+            Err(error) => tracing::error!(%error, "copying a state for the disk failed"),
+        }
+    }
+
+    fn flush(&mut self) {
+        let Some(cache) = &mut self.cache else { return };
+        let model = self.model.as_mut();
+        let flushed = guard(|| {
+            cache.flush(model);
+            Ok(())
+        });
+        if let Err(error) = flushed {
+            tracing::error!(%error, "writing the cache directory failed");
         }
     }
 

@@ -10,7 +10,7 @@ use lily_chat::Tokenizer;
 use lily_checkpoint::Checkpoint;
 use lily_checkpoint::synthetic::{SeededWeights, full_shape};
 use lily_cpu::{Bf16, Fast, Local};
-use lily_engine::PrefixOptions;
+use lily_engine::{DiskOptions, PrefixOptions};
 use lily_model::{Model, Rows};
 
 use warm::{Dice, Setup, Talks, borders, walk};
@@ -39,7 +39,7 @@ fn setup(checkpoint: &'static str, prefix: PrefixOptions, ample: bool) -> Setup 
         prefix,
         parallel: 1,
         ample,
-        survives: false,
+        disk: None,
     }
 }
 
@@ -87,6 +87,24 @@ fn eight_conversations_in_any_order() {
         println!("{bytes} bytes, exact: {exact}: {counts:?}");
         assert!(counts.hits * 3 > counts.requests && counts.cancelled > 0, "{counts:?}");
         assert!(ample || counts.dropped > 0, "{counts:?}");
+    }
+}
+
+/// What one process kept on disk serves the next, where decoding took part too unless bits must equal on every device.
+#[test]
+fn conversations_taken_up_after_restarts() {
+    for exact in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = DiskOptions { dir: dir.path().into(), bytes: 1 << 30, identity: "a test".into() };
+        let setup = setup(TINY, PrefixOptions { exact, ..AMPLE }, false);
+        let mut talks = Talks::new(Setup { disk: Some(disk), ..setup });
+        for _ in 0..3 {
+            walk(&mut talks, number("LILY_WARM_STEPS", 5), number("LILY_WARM_LONGEST", 300), 8);
+            talks.restart();
+        }
+        let counts = talks.counts;
+        println!("exact: {exact}: {counts:?}");
+        assert!(counts.survived > 5, "{counts:?}");
     }
 }
 

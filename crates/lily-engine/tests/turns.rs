@@ -12,7 +12,7 @@ fn engine(parallel: usize) -> Engine {
     let tokenizer = Tokenizer::from_json(&read("tokenizer.json"), Some(&read("tokenizer_config.json"))).unwrap();
     let model = Local::new(Fast::<Bf16>::new(checkpoint.shape(), checkpoint.weights(), 2));
     let prefix = PrefixOptions { bytes: 64 << 20, exact: false };
-    let options = EngineOptions { tokenizer, context: 4096, max_queue: 8, prefix, parallel, memory: None };
+    let options = EngineOptions { tokenizer, context: 4096, max_queue: 8, prefix, parallel, memory: None, disk: None };
     Engine::start(Box::new(model), options).unwrap()
 }
 

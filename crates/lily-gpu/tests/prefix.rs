@@ -10,7 +10,7 @@ mod warm;
 
 use golden::{open, repo};
 use lily_chat::Tokenizer;
-use lily_engine::PrefixOptions;
+use lily_engine::{DiskOptions, PrefixOptions};
 use lily_gpu::kernels::Element;
 use lily_model::Rows;
 use warm::{Setup, Talks, borders, walk};
@@ -18,7 +18,7 @@ use warm::{Setup, Talks, borders, walk};
 const MLX4: &str = "tests/fixtures/tiny/mlx-4bit";
 
 /// `states`: of one block, that the cache has room for. `None`: for all.
-fn talks(states: Option<u64>) -> Talks {
+fn talks(states: Option<u64>, disk: Option<DiskOptions>) -> Talks {
     let read = |name: &str| std::fs::read(repo(MLX4).join(name)).expect(name);
     let tokenizer = Tokenizer::from_json(&read("tokenizer.json"), Some(&read("tokenizer_config.json")));
     let checkpoint = open(MLX4);
@@ -36,8 +36,8 @@ fn talks(states: Option<u64>) -> Talks {
         answers: number("LILY_WARM_ANSWERS", 2),
         prefix: PrefixOptions { bytes, exact: true },
         parallel: 1,
-        ample: states.is_none(),
-        survives: false,
+        ample: states.is_none() && disk.is_none(),
+        disk,
     })
 }
 
@@ -48,7 +48,7 @@ fn number(name: &str, or: usize) -> usize {
 
 #[test]
 fn lengths_around_the_borders_of_a_block_and_a_message_have_the_bits_of_a_cold_run() {
-    let mut talks = talks(None);
+    let mut talks = talks(None, None);
     borders(&mut talks, number("LILY_WARM_BASE", 68), &[0], 3);
     println!("{:?}", talks.counts);
     assert!(talks.counts.hits > 2, "{:?}", talks.counts);
@@ -57,7 +57,7 @@ fn lengths_around_the_borders_of_a_block_and_a_message_have_the_bits_of_a_cold_r
 /// With room for a few states, so that some are dropped and made again.
 #[test]
 fn conversations_in_any_order_have_the_bits_of_cold_runs() {
-    let mut talks = talks(Some(4));
+    let mut talks = talks(Some(4), None);
     walk(
         &mut talks,
         number("LILY_WARM_STEPS", 5),
@@ -66,4 +66,18 @@ fn conversations_in_any_order_have_the_bits_of_cold_runs() {
     );
     println!("{:?}", talks.counts);
     assert!(talks.counts.hits > 1, "{:?}", talks.counts);
+}
+
+/// What one process kept on disk has the bits of a cold run in the next.
+#[test]
+fn conversations_taken_up_after_a_restart_have_the_bits_of_cold_runs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let disk = DiskOptions { dir: dir.path().into(), bytes: 1 << 30, identity: "a test".into() };
+    let mut talks = talks(None, Some(disk));
+    for _ in 0..2 {
+        walk(&mut talks, number("LILY_WARM_STEPS", 2), number("LILY_WARM_LONGEST", 200), 1);
+        talks.restart();
+    }
+    println!("{:?}", talks.counts);
+    assert!(talks.counts.survived > 0, "{:?}", talks.counts);
 }

@@ -28,6 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         prefix: PrefixOptions::default(),
         parallel: 1,
         memory: None,
+        disk: None,
     };
     let engine = Engine::start(Box::new(model), options)?;
     let names = ModelNames { id: "scripted".into(), aliases: Vec::new() };

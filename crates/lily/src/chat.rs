@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cli::ChatArgs;
 use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::keep::Keep;
 use crate::memory;
 use crate::session::{AskError, Piece, Reply, Session, runtime};
 use crate::term::{Style, printable};
@@ -24,8 +25,8 @@ Ctrl-C          stop the answer";
 
 /// Talk until the person leaves.
 pub fn chat(args: ChatArgs) -> Result<ExitCode> {
-    let prefix = args.prefix.options(memory::default_cache_bytes);
-    let session = Session::open(&args.model, &args.context, prefix, &args.sampling)?;
+    let keep = Keep::of(&args.prefix, memory::default_cache_bytes)?;
+    let session = Session::open(&args.model, &args.context, keep, &args.sampling)?;
     let system = args.system.as_ref().map(|text| json!({ "role": "system", "content": text }));
     let mut talk = Talk {
         session,

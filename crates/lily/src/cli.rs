@@ -103,7 +103,7 @@ pub struct ContextArgs {
 }
 
 /// What is kept of earlier prompts and answers.
-#[derive(Args, Debug, Clone, Copy, Default)]
+#[derive(Args, Debug, Clone, Default)]
 pub struct PrefixArgs {
     /// Memory for the states of earlier prompts and answers, as in 4GiB or 500MB; 0 keeps none [default: a quarter of the
     /// memory that is free, at most 8 GiB]
@@ -113,11 +113,18 @@ pub struct PrefixArgs {
     /// with and without the cache on every device; on the CPU it has them anyway
     #[arg(long, help_heading = MODEL)]
     pub exact_prefix: bool,
+    /// Keep these states on disk too, in this directory, so that conversations go on after a restart without being read
+    /// again. Whoever can read its files can read what was said [default: nowhere]
+    #[arg(long, help_heading = MODEL, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// What the files in --cache-dir may take together; the least recently used go first
+    #[arg(long, help_heading = MODEL, value_name = "BYTES", value_parser = byte_count, default_value = "16GiB")]
+    pub cache_dir_bytes: u64,
 }
 
 impl PrefixArgs {
     /// What was asked for; `default` bytes where nothing was.
-    pub fn options(self, default: impl FnOnce() -> u64) -> PrefixOptions {
+    pub fn options(&self, default: impl FnOnce() -> u64) -> PrefixOptions {
         PrefixOptions { bytes: self.cache_bytes.unwrap_or_else(default), exact: self.exact_prefix }
     }
 }

@@ -16,6 +16,7 @@ mod doctor;
 mod eval;
 mod inspect;
 mod interrupt;
+mod keep;
 mod load;
 mod memory;
 mod run;

@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
-use lily_engine::PrefixOptions;
 use serde_json::json;
 
 use crate::cli::RunArgs;
 use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::keep::Keep;
 use crate::session::{Piece, Session, runtime};
 use crate::term::{Style, printable};
 
@@ -24,7 +24,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     ensure!(!prompt.trim().is_empty(), "the prompt is empty");
 
     // One answer has no later request that could use what is kept.
-    let session = Session::open(&args.model, &args.context, PrefixOptions::default(), &args.sampling)?;
+    let session = Session::open(&args.model, &args.context, Keep::default(), &args.sampling)?;
     let system = args.system.map(|text| json!({ "role": "system", "content": text }));
     let conversation: Vec<_> = system.into_iter().chain([json!({ "role": "user", "content": prompt })]).collect();
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use lily_chat::Chat;
 use lily_checkpoint::{Checkpoint, GenerationDefaults};
 use lily_engine::{Engine, EngineOptions, Script};
@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 
 use crate::cli::{ServeArgs, Switch};
 use crate::interrupt::INTERRUPTED;
+use crate::keep::Keep;
 use crate::{load, memory, session};
 
 /// Answer requests until Ctrl-C or SIGTERM.
@@ -31,19 +32,19 @@ pub fn serve(args: ServeArgs) -> Result<()> {
 }
 
 fn app(args: &ServeArgs) -> Result<App> {
+    let keep = Keep::of(&args.prefix, memory::default_cache_bytes)?;
     if args.script.is_some() {
         return scripted(args);
     }
     let checkpoint = load::checkpoint(args.model.model.as_deref())?;
     let chat = load::chat(&checkpoint)?;
-    let prefix = args.prefix.options(memory::default_cache_bytes);
     let engine = session::start_engine(
         &checkpoint,
         &chat,
         &args.model,
         args.context.ctx,
         args.max_queue,
-        prefix,
+        keep,
         args.parallel.into(),
     )?;
     Ok(finish(args, &checkpoint, engine, chat, checkpoint.name()))
@@ -52,6 +53,9 @@ fn app(args: &ServeArgs) -> Result<App> {
 /// The written-down answers of `--script` in place of a model; tokenizer and template are the demo's.
 fn scripted(args: &ServeArgs) -> Result<App> {
     let path = args.script.as_ref().context("no script was given")?;
+    if args.prefix.cache_dir.is_some() {
+        bail!("--cache-dir needs a model; --script has no states to keep");
+    }
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let script = Script::parse(&text).with_context(|| format!("cannot use {}", path.display()))?;
     let checkpoint = load::demo()?;
@@ -70,6 +74,7 @@ fn scripted(args: &ServeArgs) -> Result<App> {
         prefix,
         parallel: args.parallel.into(),
         memory: None,
+        disk: None,
     };
     let engine = Engine::start(Box::new(model), options).context("cannot start the engine's thread")?;
     eprintln!("Answering with the script {} and the demo's tokenizer; no model runs.", path.display());

@@ -5,11 +5,12 @@ use std::io;
 use anyhow::{Context, Result, bail};
 use lily_chat::{Chat, ChatError, OutputEvent, OutputOptions, PromptInput, messages};
 use lily_checkpoint::{Checkpoint, GenerationDefaults};
-use lily_engine::{Engine, EngineOptions, Event, Finished, PrefixOptions, Request, SamplingParams, SubmitError};
+use lily_engine::{Engine, EngineOptions, Event, Finished, Request, SamplingParams, SubmitError};
 use serde_json::{Map, Value};
 
 use crate::cli::{ContextArgs, EngineKind, ModelArgs, SamplingArgs};
 use crate::interrupt::Interrupt;
+use crate::keep::Keep;
 use crate::load;
 
 /// A model ready to be asked.
@@ -58,15 +59,10 @@ pub enum AskError {
 
 impl Session {
     /// Load a checkpoint and start an engine for it.
-    pub fn open(
-        model: &ModelArgs,
-        context: &ContextArgs,
-        prefix: PrefixOptions,
-        sampling: &SamplingArgs,
-    ) -> Result<Self> {
+    pub fn open(model: &ModelArgs, context: &ContextArgs, keep: Keep, sampling: &SamplingArgs) -> Result<Self> {
         let checkpoint = load::checkpoint(model.model.as_deref())?;
         let chat = load::chat(&checkpoint)?;
-        let engine = start_engine(&checkpoint, &chat, model, context.ctx, 1, prefix, 1)?;
+        let engine = start_engine(&checkpoint, &chat, model, context.ctx, 1, keep, 1)?;
         let generation = checkpoint.generation();
         Ok(Self {
             engine,
@@ -158,7 +154,7 @@ pub fn start_engine(
     model: &ModelArgs,
     ctx: Option<u32>,
     max_queue: usize,
-    prefix: PrefixOptions,
+    keep: Keep,
     parallel: usize,
 ) -> Result<Engine> {
     let context = load::context(checkpoint, ctx)?;
@@ -169,9 +165,11 @@ pub fn start_engine(
             chat.tokenizer.len()
         );
     }
-    let options =
-        EngineOptions { tokenizer: chat.tokenizer.clone(), context, max_queue, prefix, parallel, memory: None };
     let model = load::model(checkpoint, model, EngineKind::Fast)?;
+    // After the weights were read through: what it hashes is in memory then.
+    let (prefix, disk) = (keep.prefix, keep.disk(checkpoint)?);
+    let options =
+        EngineOptions { tokenizer: chat.tokenizer.clone(), context, max_queue, prefix, parallel, memory: None, disk };
     Engine::start(model, options).context("cannot start the engine's thread")
 }
 

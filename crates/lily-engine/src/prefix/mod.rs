@@ -5,15 +5,20 @@
 //! shares between them; a block is counted once, and freed when the last snapshot that holds it goes.
 
 mod bytes;
+mod disk;
 mod tree;
 
 #[cfg(test)]
 mod tests;
 
-use lily_model::Snapshot;
+use lily_model::{Model, Snapshot};
 
 use bytes::Held;
 use tree::{EntryId, Tree};
+
+pub use disk::DiskOptions;
+
+pub(crate) use disk::Disk;
 
 /// Snapshots are taken at multiples of this many tokens, where prefill from them gives the bits of a cold run; it is also
 /// the block of keys and values.
@@ -57,6 +62,8 @@ pub(crate) struct PrefixCache {
     own: u64,
     /// Bytes that states may hold now: what was asked for, or less while requests need the memory.
     budget: u64,
+    /// Where states are kept beyond the life of the process.
+    disk: Option<Disk>,
 }
 
 impl PrefixCache {
@@ -66,12 +73,68 @@ impl PrefixCache {
     }
 
     fn empty(options: PrefixOptions) -> Self {
-        Self { options, tree: Tree::default(), held: Held::default(), clock: 0, own: 0, budget: options.bytes }
+        Self {
+            options,
+            tree: Tree::default(),
+            held: Held::default(),
+            clock: 0,
+            own: 0,
+            budget: options.bytes,
+            disk: None,
+        }
     }
 
-    /// An empty one with the same options.
-    pub(crate) fn anew(&self) -> Self {
-        Self { budget: self.budget, ..Self::empty(self.options) }
+    #[cfg(test)]
+    pub(crate) fn is_exact(&self) -> bool {
+        self.options.exact
+    }
+
+    /// Keep states on disk too.
+    pub(crate) fn keep_on(&mut self, disk: Option<Disk>) {
+        self.disk = disk;
+    }
+
+    /// An empty one with the same options. What lies on the disk stays.
+    pub(crate) fn anew(&mut self) -> Self {
+        Self { disk: self.disk.take(), budget: self.budget, ..Self::empty(self.options) }
+    }
+
+    /// Read the state that `prompt` continues from the disk, where it is longer than those in memory and worth it.
+    pub(crate) fn recall(&mut self, prompt: &[u32], model: &mut dyn Model) {
+        let tokens = &prompt[..prompt.len().saturating_sub(1)];
+        let (exact, most) = (self.options.exact, self.budget);
+        let usable = |id: &EntryId| self.tree.get(*id).exact || !exact;
+        let have = self.tree.path(tokens).into_iter().rev().find(usable).map_or(0, |id| self.tree.len(id));
+        while let Some(found) = self.disk.as_ref().and_then(|disk| disk.find(tokens, have, exact, most)) {
+            // Room before it is taken, as for a copy.
+            self.shrink(most.saturating_sub(found.bytes));
+            match self.disk.as_ref().map(|disk| disk.load(&found, tokens, model)) {
+                Some(Ok(Some(snapshot))) => return self.put(&tokens[..found.len], snapshot, found.exact),
+                // Perhaps another one is whole.
+                Some(Ok(None)) => {}
+                Some(Err(error)) => {
+                    return tracing::warn!(%error, "a state could not be read from the cache directory");
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// Whether states wait for the disk.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.disk.as_ref().is_some_and(Disk::is_behind)
+    }
+
+    /// Copy some of what waits for the disk. False where there is nothing to do now.
+    pub(crate) fn tend(&mut self, model: &mut dyn Model) -> bool {
+        self.disk.as_mut().is_some_and(|disk| disk.tend(model))
+    }
+
+    /// Return when all that is to be on the disk is there.
+    pub(crate) fn flush(&mut self, model: &mut dyn Model) {
+        if let Some(disk) = &mut self.disk {
+            disk.flush(model);
+        }
     }
 
     /// Bytes that states may hold now.
@@ -115,12 +178,19 @@ impl PrefixCache {
 
     /// Keep the state after `tokens`. Drops others, or this one, where the bytes do not suffice.
     pub(crate) fn insert(&mut self, tokens: &[u32], snapshot: Snapshot, exact: bool) {
+        if let Some(disk) = &mut self.disk {
+            disk.offer(tokens, &snapshot, exact);
+        }
+        self.put(tokens, snapshot, exact);
+    }
+
+    fn put(&mut self, tokens: &[u32], snapshot: Snapshot, exact: bool) {
         debug_assert_eq!(tokens.len(), snapshot.len);
         self.own = bytes::own(&snapshot);
         self.held.add(&snapshot);
         let entry = Entry { snapshot, exact, stamp: 0 };
         if let Some(old) = self.tree.insert(tokens, entry) {
-            self.held.remove(&old.snapshot);
+            self.dropped(&old.snapshot);
         }
         let path = self.tree.path(tokens);
         self.touch(&path);
@@ -137,25 +207,19 @@ impl PrefixCache {
 
     fn shrink(&mut self, budget: u64) {
         while self.held.bytes() > budget {
-            let Some(id) = self.victim() else { return };
+            let Some(id) = victim(&self.tree, |entry| entry.stamp) else { return };
             let entry = self.tree.remove(id);
             tracing::debug!(tokens = entry.snapshot.len, "dropped a cached state");
-            self.held.remove(&entry.snapshot);
+            self.dropped(&entry.snapshot);
         }
     }
 
-    /// What goes next. Of conversations other than the one used last, first what lies between the ends: a later snapshot
-    /// holds the same keys and values, so only the state itself is freed, and all that is lost is a place to restart
-    /// from. Then whole conversations, and at last the newest in the same way. Within these, what was used least recently,
-    /// and of one age what leaves the smallest gap.
-    fn victim(&self) -> Option<EntryId> {
-        let places = self.tree.places();
-        let newest = places.iter().map(|p| self.tree.get(p.id).stamp).max()?;
-        let key = |p: &tree::Place| {
-            let stamp = self.tree.get(p.id).stamp;
-            (stamp == newest, p.next.is_none(), stamp, p.next.map_or(0, |next| next - p.previous))
-        };
-        places.iter().min_by_key(|p| key(p)).map(|p| p.id)
+    /// Its memory is free, and does not wait for the disk.
+    fn dropped(&mut self, snapshot: &Snapshot) {
+        self.held.remove(snapshot);
+        if let Some(disk) = &mut self.disk {
+            disk.forget(snapshot);
+        }
     }
 
     /// Bytes that kept states hold now.
@@ -163,6 +227,20 @@ impl PrefixCache {
     pub(crate) fn bytes(&self) -> u64 {
         self.held.bytes()
     }
+}
+
+/// What goes next. Of conversations other than the one used last, first what lies between the ends: a later snapshot
+/// holds the same keys and values, so only the state itself is freed, and all that is lost is a place to restart
+/// from. Then whole conversations, and at last the newest in the same way. Within these, what was used least recently,
+/// and of one age what leaves the smallest gap.
+fn victim<T>(tree: &Tree<T>, stamp: impl Fn(&T) -> u64) -> Option<EntryId> {
+    let places = tree.places();
+    let newest = places.iter().map(|p| stamp(tree.get(p.id))).max()?;
+    let key = |p: &tree::Place| {
+        let stamp = stamp(tree.get(p.id));
+        (stamp == newest, p.next.is_none(), stamp, p.next.map_or(0, |next| next - p.previous))
+    };
+    places.iter().min_by_key(|p| key(p)).map(|p| p.id)
 }
 
 /// Lengths of the prompt after which its state is worth keeping, ascending: the last multiple of [`BLOCK`] at or before each

@@ -66,6 +66,11 @@ impl<T> Tree<T> {
         &self.entries[&id].value
     }
 
+    /// Tokens of an entry.
+    pub(super) fn len(&self, id: EntryId) -> usize {
+        self.entries[&id].len
+    }
+
     /// # Panics
     /// As [`Self::get`], for an id that was removed.
     pub(super) fn get_mut(&mut self, id: EntryId) -> &mut T {

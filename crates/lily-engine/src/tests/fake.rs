@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lily_model::{Logits, Model, ModelError, Rows, SeqId, SequenceBytes, Shape, Shared, Snapshot};
+use lily_model::{Logits, Model, ModelError, Part, Rows, SeqId, SequenceBytes, Shape, Shared, Snapshot};
 
 /// `<|im_end|>` of the demo tokenizer.
 pub(super) const EOS: u32 = 8185;
@@ -68,6 +68,8 @@ pub(super) struct Counts {
     pub(super) fed: Vec<u32>,
     pub(super) snapshots: usize,
     pub(super) restored: usize,
+    /// Blocks that were turned into bytes.
+    pub(super) blocks_saved: usize,
     /// Prompt tokens that prefill was given.
     pub(super) read: usize,
     /// A digest of every row of logits that was asked for.
@@ -122,13 +124,37 @@ pub(super) struct Fake {
     seqs: HashMap<SeqId, Seq>,
     next: u64,
     log: Log,
+    /// What follows each part that is saved.
+    pub(super) padding: usize,
+}
+
+/// The hash of a snapshot of the fake's, and those of its blocks.
+pub(super) fn state_in(snapshot: &Snapshot) -> (u64, Vec<u64>) {
+    let seq: &Seq = snapshot.state.downcast_ref().unwrap();
+    (seq.hash, seq.blocks.clone())
 }
 
 impl Fake {
+    fn snap(state: Seq) -> Snapshot {
+        // Blocks of keys and values are the same memory for the same tokens in the same order.
+        let shared: Vec<_> = state.blocks.iter().map(|&id| Shared { id, bytes: BLOCK_BYTES }).collect();
+        let bytes = STATE_BYTES + BLOCK_BYTES * shared.len() as u64;
+        Snapshot { len: state.len, bytes, shared, state: Arc::new(state) }
+    }
+
+    /// A snapshot after `tokens`.
+    pub(super) fn after(&mut self, tokens: &[u32]) -> Snapshot {
+        let seq = self.begin(tokens.len()).unwrap();
+        self.prefill(seq, tokens, Rows::None).unwrap();
+        let snapshot = self.snapshot(seq).unwrap();
+        self.end(seq);
+        snapshot
+    }
+
     pub(super) fn new() -> (Self, Log) {
         let shape = Shape { vocab: VOCAB, ..Shape::qwen3_6_35b_a3b() };
         let log = Log::default();
-        (Self { shape, seqs: HashMap::new(), next: 0, log: log.clone() }, log)
+        (Self { shape, seqs: HashMap::new(), next: 0, log: log.clone(), padding: 64 }, log)
     }
 
     fn row(seq: &Seq) -> Vec<f32> {
@@ -250,10 +276,7 @@ impl Model for Fake {
             _ => {}
         }
         self.log.lock().snapshots += 1;
-        // Blocks of keys and values are the same memory for the same tokens in the same order.
-        let shared: Vec<_> = state.blocks.iter().map(|&id| Shared { id, bytes: BLOCK_BYTES }).collect();
-        let bytes = STATE_BYTES + BLOCK_BYTES * shared.len() as u64;
-        Ok(Snapshot { len: state.len, bytes, shared, state: Arc::new(state.clone()) })
+        Ok(Self::snap(state.clone()))
     }
 
     fn restore(&mut self, snapshot: &Snapshot, room: usize) -> Result<SeqId, ModelError> {
@@ -267,5 +290,34 @@ impl Model for Fake {
         log.restored += 1;
         log.rooms.push(room);
         Ok(seq)
+    }
+
+    fn state_format(&self) -> Option<String> {
+        Some("fake".into())
+    }
+
+    fn save(&mut self, snapshot: &Snapshot, part: Part) -> Result<Vec<u8>, ModelError> {
+        let state = snapshot.state.downcast_ref::<Seq>().ok_or(ModelError::Unknown("not of the fake"))?;
+        let mut bytes = match part {
+            Part::Own => [state.op as u64, state.hash].map(u64::to_le_bytes).concat(),
+            Part::Shared(i) => {
+                self.log.lock().blocks_saved += 1;
+                state.blocks[i].to_le_bytes().to_vec()
+            }
+        };
+        bytes.resize(bytes.len() + self.padding, bytes[0]);
+        Ok(bytes)
+    }
+
+    fn load(&mut self, len: usize, parts: &mut dyn Iterator<Item = Vec<u8>>) -> Result<Snapshot, ModelError> {
+        const WRONG: ModelError = ModelError::Unknown("not a state of the fake");
+        let word = |bytes: &[u8], i: usize| bytes.as_chunks().0.get(i).map(|b| u64::from_le_bytes(*b)).ok_or(WRONG);
+        let own = parts.next().ok_or(WRONG)?;
+        let blocks = parts.map(|part| word(&part, 0)).collect::<Result<Vec<_>, _>>()?;
+        if blocks.len() != len / 64 {
+            return Err(WRONG);
+        }
+        let (op, hash) = (Op::from(word(&own, 0)? as u32), word(&own, 1)?);
+        Ok(Self::snap(Seq { op, len, room: len, generated: 0, hash, blocks }))
     }
 }

@@ -18,6 +18,7 @@ fn engine(script: &str) -> (Engine, Vec<u32>) {
                 prefix: PrefixOptions::default(),
                 parallel: 1,
                 memory: None,
+                disk: None,
             },
         )
         .unwrap(),

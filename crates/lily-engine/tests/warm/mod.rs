@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lily_chat::{OutputOptions, Tokenizer};
-use lily_engine::{Answer, Engine, EngineOptions, Event, Finished, Load, PrefixOptions, Request, SamplingParams};
+use lily_engine::{
+    Answer, DiskOptions, Engine, EngineOptions, Event, Finished, Load, PrefixOptions, Request, SamplingParams,
+};
 use lily_model::{Model, Rows};
 
 use watched::{Row, Seen, Watched};
@@ -36,8 +38,8 @@ pub struct Setup {
     pub parallel: usize,
     /// Whether the cache has room for everything: then a request must restart from the longest state that there ever was.
     pub ample: bool,
-    /// Whether what was kept is there after a restart of the engine.
-    pub survives: bool,
+    /// Where what was kept is after a restart of the engine.
+    pub disk: Option<DiskOptions>,
 }
 
 /// Numbers from a seed (SplitMix64).
@@ -135,10 +137,10 @@ impl Talks {
     pub fn restart(&mut self) {
         // The old one is gone before the new one opens what it left.
         self.engine = None;
-        if !self.setup.survives {
+        if self.setup.disk.is_none() {
             self.kept.clear();
         }
-        let Setup { model, tokenizer, context, chunk, prefix, parallel, .. } = &self.setup;
+        let Setup { model, tokenizer, context, chunk, prefix, parallel, disk, .. } = &self.setup;
         let watched = Box::new(Watched { model: model(), chunk: *chunk, seen: Arc::clone(&self.seen) });
         let options = EngineOptions {
             tokenizer: tokenizer.clone(),
@@ -147,6 +149,7 @@ impl Talks {
             prefix: *prefix,
             parallel: *parallel,
             memory: None,
+            disk: disk.clone(),
         };
         self.engine = Some(Engine::start(watched, options).unwrap());
         self.engines += 1;

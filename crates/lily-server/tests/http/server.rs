@@ -76,8 +76,15 @@ impl Server {
         change: impl FnOnce(&mut App),
     ) -> Self {
         let template = Template::new(&String::from_utf8(demo("chat_template.jinja")).unwrap()).unwrap();
-        let options =
-            EngineOptions { tokenizer: tokenizer.clone(), context, max_queue, prefix, parallel: 1, memory: None };
+        let options = EngineOptions {
+            tokenizer: tokenizer.clone(),
+            context,
+            max_queue,
+            prefix,
+            parallel: 1,
+            memory: None,
+            disk: None,
+        };
         let engine = Engine::start(model, options).unwrap();
         let names = ModelNames { id: "org/Lily-Test".into(), aliases: vec!["lily-test".into(), "folder".into()] };
         let mut app = App::new(engine.clone(), Chat { tokenizer, template }, names, EOS.to_vec());

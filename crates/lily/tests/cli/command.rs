@@ -32,6 +32,8 @@ fn help_explains_every_command() {
                 "--max-queue",
                 "--parallel",
                 "--script",
+                "--cache-dir",
+                "--cache-dir-bytes",
                 "--threads",
                 "--reattach-reasoning",
                 "--strip-agent-header",
@@ -73,6 +75,21 @@ fn a_bad_pattern_is_refused_before_anything_starts() {
     assert_eq!(done.code, Some(2), "{done:?}");
     has(&done.err, "--strip-agent-header");
     has(&done.err, "unclosed group");
+}
+
+#[test]
+fn a_bad_cache_directory_is_refused_before_anything_starts() {
+    let file = path("Cargo.toml");
+    for (flags, what) in [
+        (&["--cache-dir", file.as_str()][..], "Cargo.toml is no directory"),
+        (&["--cache-dir", "x", "--cache-bytes", "0"], "--cache-bytes 0 keeps nothing"),
+        (&["--cache-dir", "x", "--cache-dir-bytes", "0"], "--cache-dir-bytes 0 leaves no room"),
+        (&["--cache-dir", "x", "--script", file.as_str()], "--script has no states to keep"),
+    ] {
+        let done = run(&[&["serve", "--port", "0"], flags].concat());
+        assert_eq!(done.code, Some(1), "{done:?}");
+        has(&done.err, what);
+    }
 }
 
 #[test]
