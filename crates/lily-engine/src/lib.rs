@@ -8,6 +8,7 @@
 //! This room knows `lily-model` (the contract, not the device behind it) and `lily-chat` (the tokenizer and the output
 //! state machine). It knows nothing of HTTP, of message lists and templates, or of checkpoints and devices.
 
+mod adjust;
 mod engine;
 mod prefix;
 mod queue;
@@ -18,6 +19,7 @@ mod schedule;
 mod script;
 mod worker;
 
+pub use adjust::Adjust;
 pub use engine::{Answer, Canceller, Engine, EngineOptions};
 pub use prefix::{DiskOptions, PrefixOptions};
 pub use queue::Load;

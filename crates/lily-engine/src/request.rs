@@ -3,6 +3,7 @@
 use lily_chat::{OutputEvent, OutputOptions};
 use lily_model::ModelError;
 
+use crate::adjust::Adjust;
 use crate::sampler::{SamplerError, SamplingParams};
 
 /// One answer to generate.
@@ -15,6 +16,8 @@ pub struct Request {
     pub boundaries: Vec<usize>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// What changes the logits before.
+    pub adjust: Adjust,
     /// Tokens to generate at most, the end token included; `None` is as many as the context holds. More than the
     /// context holds is cut to that.
     pub max_tokens: Option<usize>,

@@ -49,7 +49,8 @@ impl Run {
     ) -> Result<Self, EngineError> {
         let room_left = context - job.request.prompt.len();
         let limit = job.request.max_tokens.unwrap_or(room_left).min(room_left);
-        let sampler = Sampler::new(job.request.sampling, tokenizer.len());
+        let sampler = Sampler::new(job.request.sampling, tokenizer.len())
+            .adjusted(job.request.adjust.clone(), &job.request.prompt);
         let machine = OutputMachine::new(tokenizer, job.request.output.clone());
         let prompt = &job.request.prompt;
         let cuts = if cache.is_some() { cuts(prompt.len(), &job.request.boundaries) } else { Vec::new() };
@@ -190,6 +191,7 @@ impl Run {
             self.job.listener.send(Event::Started { prompt_tokens, cached_tokens: self.cached });
         }
         self.generated += 1;
+        self.sampler.generated(token);
         self.next = Some(token);
         for event in self.machine.push(token) {
             self.job.listener.send(Event::Output(event));

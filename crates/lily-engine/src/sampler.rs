@@ -5,6 +5,8 @@ use std::cmp::Ordering;
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{RngCore, SeedableRng};
 
+use crate::adjust::{Adjust, Adjuster};
+
 /// How tokens are chosen. The filters apply in the order of the fields, as in the transformers library: logits are
 /// divided by `temperature`, then `top_k`, `top_p` and `min_p` each look at what the one before left, renormalised.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +50,8 @@ pub struct Sampler {
     /// Ids from here on are padding rows of the head and never chosen (`docs/model.md §6.2`).
     vocab: usize,
     rng: Pcg64,
+    /// `None` where logits are taken as they are.
+    adjuster: Option<Adjuster>,
 }
 
 impl Sampler {
@@ -56,7 +60,20 @@ impl Sampler {
         let seed = params.seed.unwrap_or_else(|| {
             getrandom::u64().unwrap_or_else(|_| std::time::Instant::now().elapsed().as_nanos() as u64)
         });
-        Self { params, vocab, rng: Pcg64::seed_from_u64(seed) }
+        Self { params, vocab, rng: Pcg64::seed_from_u64(seed), adjuster: None }
+    }
+
+    /// Change logits as `adjust` says before each choice, in an answer to `prompt`.
+    #[must_use]
+    pub fn adjusted(self, adjust: Adjust, prompt: &[u32]) -> Self {
+        Self { adjuster: Adjuster::new(adjust, prompt), ..self }
+    }
+
+    /// The answer goes on with `token`.
+    pub fn generated(&mut self, token: u32) {
+        if let Some(adjuster) = &mut self.adjuster {
+            adjuster.generated(token);
+        }
     }
 
     /// Whether a token may be generated at all.
@@ -71,6 +88,11 @@ impl Sampler {
 
     /// How many of the largest logits the choice looks at; `None` where it looks at all.
     pub fn candidates(&self) -> Option<usize> {
+        if self.adjuster.is_some() { None } else { self.likeliest() }
+    }
+
+    /// As [`Self::candidates`], of the logits after their adjustment.
+    fn likeliest(&self) -> Option<usize> {
         match self.params.top_k {
             _ if self.is_greedy() => Some(1),
             0 => None,
@@ -82,13 +104,19 @@ impl Sampler {
     /// the random stream does not depend on the logits.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SamplerError> {
         let logits = &logits[..self.vocab.min(logits.len())];
+        let adjusted = self.adjuster.as_ref().map(|adjuster| {
+            let mut logits = logits.to_vec();
+            adjuster.apply(&mut logits);
+            logits
+        });
+        let logits = adjusted.as_deref().unwrap_or(logits);
         let best = greedy(logits)?;
         if self.is_greedy() {
             return Ok(best);
         }
-        let keep = self.candidates().map_or(logits.len(), |k| k.min(logits.len()));
+        let keep = self.likeliest().map_or(logits.len(), |k| k.min(logits.len()));
         let mut kept = likeliest(logits, keep);
-        if self.candidates().is_some() {
+        if self.likeliest().is_some() {
             kept.sort_unstable_by(likelier);
         }
         Ok(self.choose(&kept, (best, logits[best as usize])))
@@ -104,7 +132,7 @@ impl Sampler {
         if self.is_greedy() {
             return Ok(best.0);
         }
-        Ok(self.choose(&top[..self.candidates().map_or(top.len(), |k| k.min(top.len()))], best))
+        Ok(self.choose(&top[..self.likeliest().map_or(top.len(), |k| k.min(top.len()))], best))
     }
 
     fn choose(&mut self, likeliest: &[(u32, f32)], best: (u32, f32)) -> u32 {

@@ -176,3 +176,32 @@ fn the_largest_logits_lead_to_the_same_tokens_as_the_whole_row() {
     assert!(matches!(s.sample_top(&[(4, f32::NAN), (1, 0.0)]), Err(SamplerError::NotFinite { id: 4, .. })));
     assert_eq!(s.sample_top(&[]), Err(SamplerError::NothingAllowed));
 }
+
+#[test]
+fn b126_mtplx_120_penalties_change_the_choice_and_zero_does_not() {
+    let logits: Vec<f32> = (0..300).map(|i| (i * 7 % 300) as f32 / 100.0).collect();
+    for p in [SamplingParams::GREEDY, params(0.8, 20, 0.95, 0.0), params(1.0, 0, 1.0, 0.0)] {
+        let tokens = |adjust: Adjust| {
+            let mut s = Sampler::new(p, 300).adjusted(adjust, &[1, 2]);
+            let candidates = s.candidates();
+            let mut choose = || {
+                let token = s.sample(&logits).unwrap();
+                s.generated(token);
+                token
+            };
+            ((0..40).map(|_| choose()).collect::<Vec<_>>(), candidates)
+        };
+        let plain = {
+            let mut s = Sampler::new(p, 300);
+            let candidates = s.candidates();
+            ((0..40).map(|_| s.sample(&logits).unwrap()).collect::<Vec<_>>(), candidates)
+        };
+        assert_eq!(tokens(Adjust::default()), plain);
+        // Whatever is chosen is pushed below all others: no token comes twice, and a device may not choose.
+        let (once, candidates) = tokens(Adjust { presence_penalty: 200.0, ..Adjust::default() });
+        let different: std::collections::BTreeSet<_> = once.iter().collect();
+        assert_eq!((different.len(), candidates), (40, None));
+        let (biased, _) = tokens(Adjust { logit_bias: vec![(5, 100.0)], ..Adjust::default() });
+        assert_eq!(biased, [5; 40]);
+    }
+}

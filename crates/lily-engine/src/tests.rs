@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use lily_chat::{OutputEvent, OutputOptions, Tokenizer};
 
 use crate::{
-    Answer, Engine, EngineError, EngineOptions, Event, FinishReason, Finished, Load, PrefixOptions, Request,
+    Adjust, Answer, Engine, EngineError, EngineOptions, Event, FinishReason, Finished, Load, PrefixOptions, Request,
     SamplingParams, SubmitError,
 };
 use fake::{Fake, Log, Op};
@@ -58,6 +58,7 @@ fn request(op: Op, len: usize, max_tokens: usize) -> Request {
         prompt,
         boundaries: Vec::new(),
         sampling: SamplingParams::GREEDY,
+        adjust: Adjust::default(),
         max_tokens: Some(max_tokens),
         output: output(),
     }

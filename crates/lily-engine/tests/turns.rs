@@ -3,7 +3,7 @@
 use lily_chat::{OutputEvent, OutputOptions, Tokenizer};
 use lily_checkpoint::Checkpoint;
 use lily_cpu::{Bf16, Fast, Local};
-use lily_engine::{Answer, Engine, EngineOptions, Event, PrefixOptions, Request, SamplingParams};
+use lily_engine::{Adjust, Answer, Engine, EngineOptions, Event, PrefixOptions, Request, SamplingParams};
 
 fn engine(parallel: usize) -> Engine {
     let demo = format!("{}/../../demo/4bit", env!("CARGO_MANIFEST_DIR"));
@@ -21,6 +21,7 @@ fn request(n: u32, len: u32, temperature: f32) -> Request {
         prompt: (0..len).map(|i| 300 + (i * 7 + n) % 900).collect(),
         boundaries: Vec::new(),
         sampling: SamplingParams { temperature, seed: Some(n.into()), ..SamplingParams::GREEDY },
+        adjust: Adjust::default(),
         max_tokens: Some(12 + n as usize),
         output: OutputOptions::default(),
     }

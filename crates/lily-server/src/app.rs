@@ -24,18 +24,22 @@ pub struct SamplingDefaults {
     pub top_p: f32,
     /// 0 keeps all tokens.
     pub min_p: f32,
+    /// Subtracted once from tokens that the answer holds.
+    pub presence_penalty: f32,
+    /// Weakens tokens that the prompt or the answer holds; 1 does nothing.
+    pub repetition_penalty: f32,
 }
 
 impl Default for SamplingDefaults {
     /// The official checkpoint's: 1.0, 20, 0.95.
     fn default() -> Self {
-        Self { temperature: 1.0, top_k: 20, top_p: 0.95, min_p: 0.0 }
+        Self { temperature: 1.0, top_k: 20, top_p: 0.95, min_p: 0.0, presence_penalty: 0.0, repetition_penalty: 1.0 }
     }
 }
 
 impl SamplingDefaults {
     pub(crate) fn params(self) -> SamplingParams {
-        let Self { temperature, top_k, top_p, min_p } = self;
+        let Self { temperature, top_k, top_p, min_p, .. } = self;
         SamplingParams { temperature, top_k, top_p, min_p, seed: None }
     }
 }

@@ -85,6 +85,10 @@ fn prepare(app: &App, bytes: &[u8]) -> Result<Prepared, ApiError> {
         let message = "is not a field of this API, and the server was started with --strict";
         return Err(ApiError::field(shown, message).code("unknown_parameter"));
     }
+    let vocab = app.chat.tokenizer.len();
+    if let Some((id, _)) = params.adjust.logit_bias.iter().find(|(id, _)| *id as usize >= vocab) {
+        return Err(ApiError::field(format!("logit_bias.{id}"), format!("there are {vocab} tokens, from 0 on")));
+    }
     let layout = lay_out(
         app,
         Conversation {
@@ -106,6 +110,7 @@ fn prepare(app: &App, bytes: &[u8]) -> Result<Prepared, ApiError> {
             prompt: prompt.tokens,
             boundaries: prompt.boundaries,
             sampling: params.sampling,
+            adjust: params.adjust,
             max_tokens: params.max_tokens,
             output,
         },

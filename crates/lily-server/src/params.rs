@@ -1,6 +1,6 @@
 //! The body of `POST /v1/chat/completions`, checked.
 
-use lily_engine::SamplingParams;
+use lily_engine::{Adjust, SamplingParams};
 use serde_json::{Map, Value};
 
 use crate::app::SamplingDefaults;
@@ -17,6 +17,7 @@ pub(crate) struct ChatParams {
     /// Variables for the template, `enable_thinking` among them when the request says so.
     pub(crate) kwargs: Map<String, Value>,
     pub(crate) sampling: SamplingParams,
+    pub(crate) adjust: Adjust,
     pub(crate) max_tokens: Option<usize>,
     /// Answers to give, from 1 to [`MAX_CHOICES`].
     pub(crate) choices: usize,
@@ -84,6 +85,7 @@ impl ChatParams {
             tools,
             kwargs: template_kwargs(&fields)?,
             sampling: sampling(&fields, defaults)?,
+            adjust: adjust(&fields, defaults)?,
             max_tokens: max_tokens(&fields)?,
             choices: choices(&fields)?,
             stop: stop(&fields)?,
@@ -111,14 +113,6 @@ fn messages(fields: &Fields) -> Result<Vec<Value>, ApiError> {
 /// silence.
 fn refuse_what_is_missing(fields: &Fields) -> Result<(), ApiError> {
     let zero = |v: &Value| v.as_f64() == Some(0.0);
-    for name in ["presence_penalty", "frequency_penalty"] {
-        fields.number(name, "from -2 to 2", |x| (-2.0..=2.0).contains(&x))?;
-        fields.only(name, "0", zero)?;
-    }
-    fields.number("repetition_penalty", "more than 0", |x| x > 0.0)?;
-    fields.only("repetition_penalty", "1", |v| v.as_f64() == Some(1.0))?;
-    fields.object("logit_bias")?;
-    fields.only("logit_bias", "{}", |v| v.as_object().is_some_and(Map::is_empty))?;
     fields.bool("logprobs")?;
     fields.only("logprobs", "false", |v| v == &Value::Bool(false))?;
     fields.integer("top_logprobs", 0)?;
@@ -182,6 +176,31 @@ fn sampling(fields: &Fields, defaults: SamplingDefaults) -> Result<SamplingParam
         ),
     };
     Ok(params)
+}
+
+/// Token ids are compared with the vocabulary later.
+fn adjust(fields: &Fields, defaults: SamplingDefaults) -> Result<Adjust, ApiError> {
+    let penalty = |name: &str| fields.number(name, "from -2 to 2", |x| (-2.0..=2.0).contains(&x));
+    let presence = penalty("presence_penalty")?.map_or(defaults.presence_penalty, |x| x as f32);
+    let frequency = penalty("frequency_penalty")?.map_or(0.0, |x| x as f32);
+    // Beyond, a logit of 20 is below 0.01 or above 2,000: a mistake.
+    let repetition = fields.number("repetition_penalty", "from 0.01 to 100", |x| (0.01..=100.0).contains(&x))?;
+    let repetition = repetition.map_or(defaults.repetition_penalty, |x| x as f32);
+    let bias = |(id, bias): (&String, &Value)| {
+        let name = format!("logit_bias.{id}");
+        let id = id.parse::<u32>().map_err(|_| ApiError::field(&name, "must be a token id, a whole number"))?;
+        let bias = bias.as_f64().ok_or_else(|| wrong_type(&name, "a number", bias))?;
+        if !(-100.0..=100.0).contains(&bias) {
+            return Err(ApiError::field(&name, format!("must be from -100 to 100, not {bias}")));
+        }
+        Ok((id, bias as f32))
+    };
+    Ok(Adjust {
+        logit_bias: fields.object("logit_bias")?.into_iter().flatten().map(bias).collect::<Result<_, _>>()?,
+        repetition_penalty: repetition,
+        presence_penalty: presence,
+        frequency_penalty: frequency,
+    })
 }
 
 fn stop(fields: &Fields) -> Result<Vec<String>, ApiError> {

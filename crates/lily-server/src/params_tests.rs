@@ -31,10 +31,21 @@ fn each_field_reaches_its_place() {
     assert_eq!(p.sampling, expected);
     assert_eq!((p.max_tokens, p.stream, p.include_usage), (Some(7), true, true));
     assert_eq!(p.stop, ["x"]);
+    assert_eq!(p.adjust, Adjust::default());
     assert_eq!(p.ignored, ["frobnicate"]);
 
     assert_eq!(parse(json!({"max_tokens": 9, "max_completion_tokens": 4})).unwrap().max_tokens, Some(4));
     assert_eq!(parse(json!({"max_completion_tokens": 4, "max_tokens": null})).unwrap().max_tokens, Some(4));
+    let adjust = parse(json!({
+        "presence_penalty": 1.5, "frequency_penalty": -0.5, "repetition_penalty": 1.25, "logit_bias": {"5": -100, "7": 2},
+    }));
+    let expected = Adjust {
+        logit_bias: vec![(5, -100.0), (7, 2.0)],
+        repetition_penalty: 1.25,
+        presence_penalty: 1.5,
+        frequency_penalty: -0.5,
+    };
+    assert_eq!(adjust.unwrap().adjust, expected);
     assert_eq!(parse(json!({"top_k": -1})).unwrap().sampling.top_k, 0);
     assert_eq!(parse(json!({"seed": -1})).unwrap().sampling.seed, Some(u64::MAX));
     assert_eq!(parse(json!({"seed": u64::MAX})).unwrap().sampling.seed, Some(u64::MAX));
@@ -125,11 +136,15 @@ fn every_refusal_names_its_field() {
         (json!({"reasoning": {"effort": "huge"}}), "reasoning.effort"),
         (json!({"n": 0}), "n"),
         (json!({"n": 17}), "n"),
-        (json!({"presence_penalty": 1}), "presence_penalty"),
         (json!({"presence_penalty": 3}), "presence_penalty"),
         (json!({"frequency_penalty": "x"}), "frequency_penalty"),
-        (json!({"repetition_penalty": 1.1}), "repetition_penalty"),
-        (json!({"logit_bias": {"5": 1}}), "logit_bias"),
+        (json!({"repetition_penalty": 0}), "repetition_penalty"),
+        (json!({"repetition_penalty": 1e9}), "repetition_penalty"),
+        (json!({"logit_bias": {"five": 1}}), "logit_bias.five"),
+        (json!({"logit_bias": {"-5": 1}}), "logit_bias.-5"),
+        (json!({"logit_bias": {"5": 101}}), "logit_bias.5"),
+        (json!({"logit_bias": {"5": "1"}}), "logit_bias.5"),
+        (json!({"logit_bias": [1]}), "logit_bias"),
         (json!({"logprobs": true}), "logprobs"),
         (json!({"top_logprobs": 2}), "top_logprobs"),
         (json!({"response_format": {"type": "json_object"}}), "response_format"),

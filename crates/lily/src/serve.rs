@@ -111,6 +111,8 @@ fn defaults(generation: &GenerationDefaults) -> SamplingDefaults {
         top_k: generation.top_k,
         top_p: generation.top_p,
         min_p: generation.min_p,
+        presence_penalty: generation.presence_penalty,
+        repetition_penalty: generation.repetition_penalty,
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use anyhow::{Context, Result, bail};
 use lily_chat::{Chat, ChatError, OutputEvent, OutputOptions, PromptInput, messages};
 use lily_checkpoint::{Checkpoint, GenerationDefaults};
-use lily_engine::{Engine, EngineOptions, Event, Finished, Request, SamplingParams, SubmitError};
+use lily_engine::{Adjust, Engine, EngineOptions, Event, Finished, Request, SamplingParams, SubmitError};
 use serde_json::{Map, Value};
 
 use crate::cli::{ContextArgs, EngineKind, ModelArgs, SamplingArgs};
@@ -19,6 +19,7 @@ pub struct Session {
     chat: Chat,
     eos: Vec<u32>,
     sampling: SamplingParams,
+    adjust: Adjust,
     max_tokens: Option<usize>,
 }
 
@@ -69,6 +70,7 @@ impl Session {
             chat,
             eos: generation.eos.clone(),
             sampling: sampling_params(generation, sampling),
+            adjust: adjust(generation, sampling),
             max_tokens: sampling.max_tokens.map(|n| n as usize),
         })
     }
@@ -141,6 +143,7 @@ impl Session {
             prompt: prompt.tokens,
             boundaries: prompt.boundaries,
             sampling: self.sampling,
+            adjust: self.adjust.clone(),
             max_tokens: self.max_tokens,
             output,
         })
@@ -185,6 +188,18 @@ fn sampling_params(defaults: &GenerationDefaults, typed: &SamplingArgs) -> Sampl
         top_p: typed.top_p.unwrap_or(defaults.top_p),
         min_p: typed.min_p.unwrap_or(defaults.min_p),
         seed: typed.seed,
+    }
+}
+
+/// The penalties that the checkpoint asks for.
+fn adjust(defaults: &GenerationDefaults, typed: &SamplingArgs) -> Adjust {
+    if typed.greedy {
+        return Adjust::default();
+    }
+    Adjust {
+        presence_penalty: defaults.presence_penalty,
+        repetition_penalty: defaults.repetition_penalty,
+        ..Adjust::default()
     }
 }
 

@@ -3,7 +3,7 @@
 use lily_chat::OutputEvent;
 
 use super::{Told, drain, output, tokenizer, wait};
-use crate::{Engine, EngineOptions, FinishReason, Load, PrefixOptions, Request, SamplingParams, Script};
+use crate::{Adjust, Engine, EngineOptions, FinishReason, Load, PrefixOptions, Request, SamplingParams, Script};
 
 fn engine(script: &str) -> (Engine, Vec<u32>) {
     let (model, tokenizer) = Script::parse(script).unwrap().model(&tokenizer(), super::fake::EOS, 4096).unwrap();
@@ -31,6 +31,7 @@ fn request(prompt: &[u32]) -> Request {
         prompt: prompt.to_vec(),
         boundaries: Vec::new(),
         sampling: SamplingParams::GREEDY,
+        adjust: Adjust::default(),
         max_tokens: Some(100),
         output: output(),
     }

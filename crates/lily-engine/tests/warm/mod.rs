@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use lily_chat::{OutputOptions, Tokenizer};
 use lily_engine::{
-    Answer, DiskOptions, Engine, EngineOptions, Event, Finished, Load, PrefixOptions, Request, SamplingParams,
+    Adjust, Answer, DiskOptions, Engine, EngineOptions, Event, Finished, Load, PrefixOptions, Request, SamplingParams,
 };
 use lily_model::{Model, Rows};
 
@@ -160,6 +160,7 @@ impl Talks {
             prompt: prompt.to_vec(),
             boundaries: boundaries.to_vec(),
             sampling: SamplingParams::GREEDY,
+            adjust: Adjust::default(),
             max_tokens: Some(answer),
             // No end token: every answer has its length.
             output: OutputOptions::default(),
