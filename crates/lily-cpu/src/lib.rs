@@ -16,6 +16,6 @@ mod testing;
 
 #[doc(hidden)]
 pub use fast::bench;
-pub use fast::{Bf16, Fast, Isa, KvElement};
+pub use fast::{Bf16, Fast, Isa, KvElement, Q8};
 pub use local::{Forward, Local};
 pub use oracle::Oracle;

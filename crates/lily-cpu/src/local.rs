@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lily_model::{Logits, Model, ModelError, Part, Rows, SeqId, SequenceBytes, Shape, Shared, Snapshot};
+use lily_model::{KvType, Logits, Model, ModelError, Part, Rows, SeqId, SequenceBytes, Shape, Shared, Snapshot};
 
 /// A way to compute the model, with the state of one sequence as a value of its own.
 pub trait Forward: Send {
@@ -14,6 +14,8 @@ pub trait Forward: Send {
     fn shape(&self) -> &Shape;
     /// For people.
     fn device(&self) -> String;
+    /// What it caches keys and values as.
+    fn kv_type(&self) -> KvType;
     /// Tokens a call should get at most.
     fn prefill_chunk(&self) -> usize;
     /// The state before the first token.
@@ -93,6 +95,10 @@ impl<F: Forward> Model for Local<F> {
 
     fn device(&self) -> String {
         self.forward.device()
+    }
+
+    fn kv_type(&self) -> KvType {
+        self.forward.kv_type()
     }
 
     fn prefill_chunk(&self) -> usize {

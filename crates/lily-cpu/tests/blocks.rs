@@ -6,7 +6,7 @@ use common::{Golden, close, repo};
 use lily_checkpoint::synthetic::{Blocks, blocks};
 use lily_checkpoint::{Bytes, ExpertStack, Layer, Matrix, Mixer, Weights, quant};
 use lily_cpu::oracle::{LayerState, Oracle, chunked, delta, layer};
-use lily_cpu::{Fast, Forward, Isa, KvElement};
+use lily_cpu::{Fast, Forward, Isa, KvElement, Q8};
 use lily_model::{LayerKind, Rows, Shape};
 
 const PROMPT: usize = 72;
@@ -113,9 +113,9 @@ fn quantised(w: &Layer) -> Layer {
 
 fn check_fast<K: KvElement>(s: &Shape, kind: LayerKind, w: &Layer, input: &[f32], bound: f32) {
     let (shape, weights) = one_layer(s, kind, w, input);
-    let want = outputs(Oracle::new(&shape, &weights));
+    let want = outputs(Oracle::with_kv(&shape, &weights, K::TYPE));
     let got = outputs(Fast::<K>::with_isa(&shape, &weights, 2, Isa::detect()));
-    close(&format!("fast {kind:?}"), &got, &want, bound);
+    close(&format!("fast {kind:?} {}", K::TYPE.name()), &got, &want, bound);
 }
 
 #[test]
@@ -126,6 +126,7 @@ fn fast_layers_equal_the_oracle_at_the_real_dimensions() {
         check_fast::<f32>(&b.shape, kind, w, input, 1e-4);
         check_fast::<f32>(&b.shape, kind, &quantised(w), input, 1e-3);
     }
+    check_fast::<Q8>(&b.shape, LayerKind::Full, &b.full, &b.full_input, 1e-4);
 }
 
 #[test]

@@ -5,8 +5,8 @@ mod common;
 use common::demo::{Scores, greedy, ids, json};
 use common::{argmax, open};
 use lily_checkpoint::Checkpoint;
-use lily_cpu::{Bf16, Fast, Local, Oracle};
-use lily_model::{Model, Rows};
+use lily_cpu::{Bf16, Fast, Local, Oracle, Q8};
+use lily_model::{KvType, Model, Rows};
 
 /// Every position's loss within 1e-3 nats but for `ties` of them, every top id the same.
 ///
@@ -58,6 +58,31 @@ fn oracle_and_fast_path_on_192_and_2048_positions() {
     for golden in ["demo/eval/golden_4bit_fp32_192.json", "demo/eval/golden_4bit_fp32_2048.json"] {
         let oracle = equal_to_golden(&checkpoint, golden, 0);
         fast_path_is_close(&checkpoint, golden, &oracle);
+    }
+}
+
+/// Eight-bit keys and values: close to the oracle that rounds them likewise, and what they cost against F32 ones.
+#[test]
+fn eight_bit_keys_and_values_cost_little() {
+    let checkpoint = open("demo/4bit");
+    let golden = json("demo/eval/golden_4bit_fp32_192.json");
+    let (input, exact) = (ids(&golden["input_ids"]), Scores::golden(&golden));
+    let mut oracle = Local::new(Oracle::with_kv(checkpoint.shape(), checkpoint.weights(), KvType::Q8));
+    let mut fast = Local::new(Fast::<Q8>::new(checkpoint.shape(), checkpoint.weights(), 0));
+    let (oracle, fast) = (Scores::of(&mut oracle, &input), Scores::of(&mut fast, &input));
+    for (name, scores, reference) in [
+        ("fast, oracle in 8 bits", &fast, &oracle),
+        ("oracle in 8 bits, F32", &oracle, &exact),
+        ("fast, F32", &fast, &exact),
+    ] {
+        let drift = (scores.perplexity() / reference.perplexity() - 1.0).abs();
+        println!(
+            "{name}: perplexity off by {:.4} %, same top id {:.4}, largest difference {:.1e} nats",
+            100.0 * drift,
+            scores.same_top(reference),
+            scores.worst(reference)
+        );
+        assert!(drift < 1e-3 && scores.same_top(reference) >= 0.98, "{name}");
     }
 }
 

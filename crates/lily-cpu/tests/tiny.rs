@@ -5,7 +5,7 @@ mod common;
 use common::{Golden, argmax, close, open};
 use lily_checkpoint::Checkpoint;
 use lily_cpu::oracle::{LayerState, Oracle, State};
-use lily_cpu::{Bf16, Fast, Forward, Isa, KvElement, Local};
+use lily_cpu::{Bf16, Fast, Forward, Isa, KvElement, Local, Q8};
 use lily_model::{Model, Part, Rows};
 
 /// Feeds the prompt in pieces of `piece`; all the logits.
@@ -107,15 +107,14 @@ fn fast_path_with_f32_cache_equals_the_references() {
     check_fast::<f32>("tests/fixtures/tiny/hf", "tests/fixtures/tiny/golden_hf.safetensors", 2e-4, true);
 }
 
-#[test]
-fn fast_path_gives_the_same_bits_for_every_cut_thread_count_and_instruction_set() {
+fn same_bits<K: KvElement>(pieces: &[usize]) {
     let checkpoint = open("tests/fixtures/tiny/mlx-4bit");
     let golden = Golden::open("tests/fixtures/tiny/golden_mlx4.safetensors");
     let ids = [golden.ids("prompt_ids"), golden.ids("decode_tokens")].concat();
     let mut expected: Option<Vec<f32>> = None;
     for (isa, threads) in [(Isa::Portable, 1), (Isa::detect(), 1), (Isa::detect(), 2), (Isa::detect(), 3)] {
-        for piece in [ids.len(), 1, 2, 3, 4, 5, 7, 8, 64, 65] {
-            let fast = Fast::<Bf16>::with_isa(checkpoint.shape(), checkpoint.weights(), threads, isa);
+        for piece in pieces.iter().copied().chain([ids.len()]) {
+            let fast = Fast::<K>::with_isa(checkpoint.shape(), checkpoint.weights(), threads, isa);
             let mut model = Local::new(fast);
             let seq = model.begin(ids.len()).expect("room");
             let mut logits = Vec::new();
@@ -124,9 +123,38 @@ fn fast_path_gives_the_same_bits_for_every_cut_thread_count_and_instruction_set(
             }
             assert!(
                 *expected.get_or_insert_with(|| logits.clone()) == logits,
-                "{isa:?}, {threads} threads, pieces of {piece}"
+                "{} {isa:?}, {threads} threads, pieces of {piece}",
+                K::TYPE.name()
             );
         }
+    }
+}
+
+#[test]
+fn fast_path_gives_the_same_bits_for_every_cut_thread_count_and_instruction_set() {
+    same_bits::<Bf16>(&[1, 2, 3, 4, 5, 7, 8, 64, 65]);
+    same_bits::<Q8>(&[1, 7, 64, 65]);
+}
+
+/// Restored in the middle of a block and at its end, in 8 bits: the bits of one that was never left.
+#[test]
+fn a_snapshot_of_an_eight_bit_cache_goes_on_with_the_same_bits() {
+    let checkpoint = open("tests/fixtures/tiny/mlx-4bit");
+    let ids = Golden::open("tests/fixtures/tiny/golden_mlx4.safetensors").ids("prompt_ids");
+    let mut model = Local::new(Fast::<Q8>::new(checkpoint.shape(), checkpoint.weights(), 2));
+    let cold = model.begin(ids.len()).expect("room");
+    let want = model.prefill(cold, &ids, Rows::Last).expect("prefill");
+    for cut in [1, 63, 64, 65, 90] {
+        let seq = model.begin(ids.len()).expect("room");
+        model.prefill(seq, &ids[..cut], Rows::None).expect("prefill");
+        let snapshot = model.snapshot(seq).expect("snapshot");
+        // The tiny model has one full layer with 2 heads.
+        let kv: u64 = snapshot.shared.iter().map(|s| s.bytes).sum();
+        assert_eq!(kv, cut.div_ceil(64) as u64 * 64 * checkpoint.shape().kv_bytes_per_token(model.kv_type()));
+        model.prefill(seq, &[7; 5], Rows::None).expect("prefill");
+        model.end(seq);
+        let warm = model.restore(&snapshot, ids.len()).expect("restore");
+        assert_eq!(model.prefill(warm, &ids[cut..], Rows::Last).expect("prefill"), want, "cut at {cut}");
     }
 }
 
@@ -201,4 +229,5 @@ fn states_come_back_from_their_bytes() {
         Local::new(Fast::<Bf16>::new(shape, weights, 2)),
     );
     saved_and_loaded(Local::new(Fast::<f32>::new(shape, weights, 1)), Local::new(Fast::<f32>::new(shape, weights, 1)));
+    saved_and_loaded(Local::new(Fast::<Q8>::new(shape, weights, 1)), Local::new(Fast::<Q8>::new(shape, weights, 1)));
 }

@@ -1,6 +1,6 @@
 //! Bytes and FLOPs of a token, for rooflines (`docs/model.md §5`).
 
-use crate::{LayerKind, Shape};
+use crate::{KvType, LayerKind, Shape};
 
 /// What one token costs at least. Multiply-add counts as 2 FLOPs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -9,7 +9,7 @@ pub struct Costs {
     pub decode_weight_bytes: u64,
     /// Recurrent state (F32) and convolution state (BF16), read and written `[128,778,240]`.
     pub decode_state_bytes: u64,
-    /// BF16 KV bytes of one cached position `[20,480]`.
+    /// KV bytes of one cached position `[BF16: 20,480]`.
     pub kv_bytes_per_position: u64,
     /// FLOPs of a decoded token at position 0 `[6,002,615,680]`.
     pub decode_flops: u64,
@@ -77,7 +77,7 @@ impl PartBytes {
 }
 
 impl Costs {
-    /// The costs of a checkpoint of this shape in the 4-bit layout (gates 8 bit).
+    /// The costs of a checkpoint of this shape in the 4-bit layout (gates 8 bit), with keys and values in BF16.
     pub fn of(s: &Shape) -> Self {
         let h = s.hidden;
         let (lin, full, all) = (s.count(LayerKind::Linear), s.count(LayerKind::Full), s.layers.len());
@@ -104,6 +104,12 @@ impl Costs {
             head_flops,
             attention_flops_per_position: (full * 4 * s.query_dim()) as u64,
         }
+    }
+
+    /// The same with keys and values cached as `kv`; `s` is the shape that the costs were made of.
+    #[must_use]
+    pub fn with_kv(self, s: &Shape, kv: KvType) -> Self {
+        Self { kv_bytes_per_position: s.kv_bytes_per_token(kv), ..self }
     }
 
     /// Bytes that a decoded token moves with `context` positions already cached.
@@ -135,5 +141,8 @@ mod tests {
         // docs/model.md §5: 1.804 GB at 256 positions, 4.483 GB at 131,072.
         assert_eq!(c.decode_bytes(256) / 1_000_000, 1_803);
         assert_eq!(c.decode_bytes(131_072) / 1_000_000, 4_482);
+        let s = Shape::qwen3_6_35b_a3b();
+        assert_eq!(c.with_kv(&s, KvType::Bf16), c);
+        assert_eq!(c.with_kv(&s, KvType::Q8).decode_bytes(131_072), 3_224_414_208);
     }
 }

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::Shape;
+use crate::{KvType, Shape};
 
 /// A sequence that a model holds state for. Ids are never used twice by one model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -156,6 +156,11 @@ pub trait Model: Send {
 
     /// What runs it, for people: `"cpu (AVX2, 2 threads)"`.
     fn device(&self) -> String;
+
+    /// What it caches keys and values as.
+    fn kv_type(&self) -> KvType {
+        KvType::Bf16
+    }
 
     /// Tokens that one [`Model::prefill`] call should get at most, so that a request can be cancelled between calls.
     /// A multiple of 64.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use lily_model::Shared;
 
-use super::attention::{BLOCK, KvElement};
+use super::attention::BLOCK;
+use super::element::KvElement;
 
-/// One block: keys and values of every key/value head, [kv_heads][64 × head_dim] each.
+/// One block: keys and values of every key/value head, [kv_heads][64 × head_dim] each, as units of `K`.
 #[derive(Clone)]
 struct Block<K> {
     k: Box<[K]>,
@@ -21,6 +22,8 @@ struct Block<K> {
 pub struct KvCache<K> {
     heads: usize,
     d: usize,
+    /// Units of a head's key or value: d values.
+    row: usize,
     len: usize,
     blocks: Vec<Arc<Block<K>>>,
 }
@@ -28,29 +31,29 @@ pub struct KvCache<K> {
 impl<K: KvElement> KvCache<K> {
     /// Empty, for `heads` key/value heads of width `d`.
     pub fn new(heads: usize, d: usize) -> Self {
-        Self { heads, d, len: 0, blocks: Vec::new() }
+        assert!(d.is_multiple_of(K::VALUES), "a head of {d} values in groups of {}", K::VALUES);
+        Self { heads, d, row: d / K::VALUES, len: 0, blocks: Vec::new() }
     }
 
     /// Appends one position: k, v [heads × d].
     pub fn append(&mut self, k: &[f32], v: &[f32]) {
-        let (heads, d, at) = (self.heads, self.d, self.len % BLOCK);
+        let (heads, row, at) = (self.heads, self.row, self.len % BLOCK);
         if at == 0 {
-            let zero = vec![K::from_f32(0.0); heads * BLOCK * d].into_boxed_slice();
+            let zero = vec![K::ZERO; heads * BLOCK * row].into_boxed_slice();
             self.blocks.push(Arc::new(Block { k: zero.clone(), v: zero }));
         }
         let block = Arc::make_mut(self.blocks.last_mut().expect("pushed above where there was none"));
         for (to, from) in [(&mut block.k, k), (&mut block.v, v)] {
-            for (head, from) in from.chunks_exact(d).enumerate() {
-                let to = &mut to[(head * BLOCK + at) * d..][..d];
-                to.iter_mut().zip(from).for_each(|(to, from)| *to = K::from_f32(*from));
+            for (head, from) in from.chunks_exact(self.d).enumerate() {
+                K::store(from, &mut to[(head * BLOCK + at) * row..][..row]);
             }
         }
         self.len += 1;
     }
 
-    /// Keys and values of head `head` in block `i`, [64 × d] each; positions not written yet are 0.
+    /// Keys and values of head `head` in block `i`, 64 rows each; positions not written yet are 0.
     pub fn block(&self, i: usize, head: usize) -> (&[K], &[K]) {
-        let at = head * BLOCK * self.d..(head + 1) * BLOCK * self.d;
+        let at = head * BLOCK * self.row..(head + 1) * BLOCK * self.row;
         (&self.blocks[i].k[at.clone()], &self.blocks[i].v[at])
     }
 
@@ -64,9 +67,14 @@ impl<K: KvElement> KvCache<K> {
         self.blocks.len() as u64 * self.block_bytes()
     }
 
+    /// Units of a row.
+    pub fn row(&self) -> usize {
+        self.row
+    }
+
     /// Bytes of one block.
     pub fn block_bytes(&self) -> u64 {
-        (2 * self.heads * BLOCK * self.d * size_of::<K>()) as u64
+        (2 * self.heads * BLOCK) as u64 * K::TYPE.row_bytes(self.d)
     }
 
     /// Blocks so far.
@@ -103,6 +111,7 @@ impl<K: KvElement> KvCache<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fast::element::{Bf16, Q8};
     use crate::testing::noise;
 
     #[test]
@@ -136,5 +145,20 @@ mod tests {
         assert_eq!(cache.shared().map(|s| s.bytes).sum::<u64>(), cache.bytes());
         assert!(snapshot.block(1, 0).0[6 * 4..].iter().all(|&v| v == 0.0), "the snapshot is as it was");
         assert_eq!(cache.bytes(), 2 * 2 * 2 * 64 * 4 * 4);
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_type() {
+        fn of<K: KvElement>() -> (u64, u64) {
+            let mut cache = KvCache::<K>::new(2, 256);
+            for row in noise(1, 65 * 512).chunks_exact(512) {
+                cache.append(row, row);
+            }
+            (cache.bytes(), cache.shared().map(|s| s.bytes).sum())
+        }
+        // Two blocks, keys and values, two heads, 64 rows.
+        assert_eq!(of::<f32>(), (2 * 2 * 2 * 64 * 1024, 524_288));
+        assert_eq!(of::<Bf16>(), (2 * 2 * 2 * 64 * 512, 262_144));
+        assert_eq!(of::<Q8>(), (2 * 2 * 2 * 64 * 272, 139_264));
     }
 }

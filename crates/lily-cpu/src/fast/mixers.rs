@@ -4,8 +4,9 @@ use lily_checkpoint::{FullAttention, LinearAttention, Mixer};
 use lily_model::Shape;
 
 use super::affine4::Pick;
-use super::attention::{KvElement, attend};
+use super::attention::attend;
 use super::delta::{self, BLOCK, convolve, gates};
+use super::element::KvElement;
 use super::kv::KvCache;
 use super::matmul::{Activations, Cores, each_token, project, with_scratch};
 use super::pool::Disjoint;

@@ -3,7 +3,7 @@
 //! The arithmetic of a token is the same in prefill and decode, for every number of threads and every way a prompt is
 //! cut: products are exact in integers per group ([`affine4`]), sums have fixed orders, attention blocks stand at fixed
 //! positions, and the delta rule is recurrent. What differs from the oracle: 16-bit activations in products with 4-bit
-//! weights, keys and values in BF16 (F32 can be chosen), an exponential good to 2 units in the last place.
+//! weights, keys and values in BF16 (F32 and 8 bits can be chosen), an exponential good to 2 units in the last place.
 
 #![allow(clippy::too_many_arguments, reason = "kernels take their operands one by one")]
 
@@ -12,6 +12,7 @@ mod attention;
 pub mod bench;
 mod delta;
 mod dense;
+mod element;
 mod kv;
 mod matmul;
 mod mixers;
@@ -21,11 +22,11 @@ mod quantise;
 mod rows;
 mod simd;
 
-pub use attention::{Bf16, KvElement};
+pub use element::{Bf16, KvElement, Q8};
 pub use simd::Isa;
 
 use lily_checkpoint::{Mixer, Weights};
-use lily_model::{LayerKind, Logits, Part, Rows, SequenceBytes, Shape, Shared};
+use lily_model::{KvType, LayerKind, Logits, Part, Rows, SequenceBytes, Shape, Shared};
 
 use crate::Forward;
 use affine4::Pick;
@@ -101,7 +102,11 @@ impl<K: KvElement> Forward for Fast<K> {
     fn device(&self) -> String {
         let threads = self.cores.pool.threads();
         let plural = if threads == 1 { "" } else { "s" };
-        format!("cpu ({}, {threads} thread{plural}, {} KV cache)", self.cores.isa.name(), K::NAME)
+        format!("cpu ({}, {threads} thread{plural}, {} KV cache)", self.cores.isa.name(), K::TYPE.name())
+    }
+
+    fn kv_type(&self) -> KvType {
+        K::TYPE
     }
 
     fn prefill_chunk(&self) -> usize {
@@ -148,7 +153,7 @@ impl<K: KvElement> Forward for Fast<K> {
     }
 
     fn state_format(&self) -> String {
-        format!("cpu 1, {}, {} KV cache", self.cores.isa.name(), K::NAME)
+        format!("cpu 1, {}, {} KV cache", self.cores.isa.name(), K::TYPE.name())
     }
 
     fn save(&self, state: &State<K>, part: Part) -> Vec<u8> {

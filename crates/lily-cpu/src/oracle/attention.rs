@@ -1,17 +1,47 @@
 //! Gated softmax attention (`docs/model.md §4.2, §4.3`).
 
 use lily_checkpoint::FullAttention;
-use lily_model::Shape;
+use lily_model::{KvType, Shape};
 
 use super::ops::{dot, linear, rms_norm, sigmoid};
 
 /// Keys (after norm and rope) and values, [positions × kv_heads × head_dim] each.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct KvCache {
+    /// What they are rounded to when they are appended.
+    pub kind: KvType,
     /// Keys.
     pub k: Vec<f32>,
     /// Values.
     pub v: Vec<f32>,
+}
+
+impl KvCache {
+    /// Before the first token.
+    pub fn new(kind: KvType) -> Self {
+        Self { kind, k: Vec::new(), v: Vec::new() }
+    }
+}
+
+/// Rounds cached rows to what `kind` keeps of them; a group of eight-bit values never crosses two heads.
+pub fn round_kv(kind: KvType, x: &mut [f32]) {
+    // To the upper half of an F32, to nearest, ties to even; for finite values.
+    let bf16 = |x: f32| f32::from_bits((x.to_bits() + 0x7FFF + (x.to_bits() >> 16 & 1)) & 0xFFFF_0000);
+    match kind {
+        KvType::F32 => {}
+        KvType::Bf16 => x.iter_mut().for_each(|x| *x = bf16(*x)),
+        KvType::Q8 => {
+            for group in x.chunks_exact_mut(KvType::GROUP) {
+                let largest = group.iter().map(|x| x.abs()).fold(0.0, f32::max);
+                let scale = bf16(largest / 127.0);
+                let inverse = 1.0 / scale;
+                for x in group {
+                    let code = (*x * inverse).round_ties_even().clamp(-127.0, 127.0);
+                    *x = if scale < f32::MIN_POSITIVE { 0.0 } else { code * scale };
+                }
+            }
+        }
+    }
 }
 
 /// x [T × hidden] → [T × hidden]; the first row stands at position `start`.
@@ -31,8 +61,11 @@ pub fn full_attention(s: &Shape, w: &FullAttention, cache: &mut KvCache, start: 
     let mut k = rms_norm(&linear(x, &w.k), &w.k_norm, s.norm_eps);
     rope(s, &mut q, s.query_heads, start);
     rope(s, &mut k, s.kv_heads, start);
+    let mut v = linear(x, &w.v);
+    round_kv(cache.kind, &mut k);
+    round_kv(cache.kind, &mut v);
     cache.k.extend_from_slice(&k);
-    cache.v.extend_from_slice(&linear(x, &w.v));
+    cache.v.extend_from_slice(&v);
 
     let group = s.query_heads / s.kv_heads;
     let scale = 1.0 / (d as f32).sqrt();

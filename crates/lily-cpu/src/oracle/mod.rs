@@ -8,19 +8,20 @@ pub mod moe;
 mod ops;
 
 use lily_checkpoint::{Mixer, Weights};
-use lily_model::{Logits, Part, Rows, Shape};
+use lily_model::{KvType, LayerKind, Logits, Part, Rows, Shape};
 
 use crate::Forward;
 use crate::local::{take_floats, write_floats};
 use delta::DeltaState;
 use ops::{add, linear, rms_norm};
 
-pub use attention::{KvCache, inv_freq, rope};
+pub use attention::{KvCache, inv_freq, rope, round_kv};
 
 /// The oracle: shape and weights.
 pub struct Oracle {
     shape: Shape,
     weights: Weights,
+    kv: KvType,
 }
 
 /// What a sequence carries between calls.
@@ -68,7 +69,13 @@ pub struct LayerTrace {
 impl Oracle {
     /// Clones of `weights` share the memory map.
     pub fn new(shape: &Shape, weights: &Weights) -> Self {
-        Self { shape: shape.clone(), weights: weights.clone() }
+        Self::with_kv(shape, weights, KvType::F32)
+    }
+
+    /// The same with keys and values rounded to `kv` when they are appended: what a faster path that keeps them so is held
+    /// to. They are still held, and multiplied, in F32.
+    pub fn with_kv(shape: &Shape, weights: &Weights, kv: KvType) -> Self {
+        Self { shape: shape.clone(), weights: weights.clone(), kv }
     }
 
     /// Append `tokens`; the hidden rows after the final norm [T × hidden], and what happened on the way.
@@ -111,11 +118,15 @@ pub fn layer(s: &Shape, w: &lily_checkpoint::Layer, state: &mut LayerState, star
 }
 
 impl LayerState {
-    /// Before the first token.
-    pub fn start(s: &Shape, kind: lily_model::LayerKind) -> Self {
+    /// Before the first token; keys and values in F32.
+    pub fn start(s: &Shape, kind: LayerKind) -> Self {
+        Self::start_with(s, kind, KvType::F32)
+    }
+
+    fn start_with(s: &Shape, kind: LayerKind, kv: KvType) -> Self {
         match kind {
-            lily_model::LayerKind::Linear => LayerState::Linear(DeltaState::start(s)),
-            lily_model::LayerKind::Full => LayerState::Full(KvCache::default()),
+            LayerKind::Linear => LayerState::Linear(DeltaState::start(s)),
+            LayerKind::Full => LayerState::Full(KvCache::new(kv)),
         }
     }
 }
@@ -128,7 +139,14 @@ impl Forward for Oracle {
     }
 
     fn device(&self) -> String {
-        "cpu oracle (plain F32, 1 thread)".into()
+        match self.kv {
+            KvType::F32 => "cpu oracle (plain F32, 1 thread)".into(),
+            kv => format!("cpu oracle (plain F32, 1 thread, {} KV cache)", kv.name()),
+        }
+    }
+
+    fn kv_type(&self) -> KvType {
+        self.kv
     }
 
     fn prefill_chunk(&self) -> usize {
@@ -136,7 +154,10 @@ impl Forward for Oracle {
     }
 
     fn start(&self) -> State {
-        State { len: 0, layers: self.shape.layers.iter().map(|&k| LayerState::start(&self.shape, k)).collect() }
+        State {
+            len: 0,
+            layers: self.shape.layers.iter().map(|&k| LayerState::start_with(&self.shape, k, self.kv)).collect(),
+        }
     }
 
     fn state_bytes(&self, state: &State) -> u64 {
@@ -152,7 +173,7 @@ impl Forward for Oracle {
     }
 
     fn state_format(&self) -> String {
-        "oracle 1".into()
+        format!("oracle 1, {} KV cache", self.kv.name())
     }
 
     /// Nothing of a state is shared: its own part is all of it.
