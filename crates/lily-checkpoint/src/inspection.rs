@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 
-use lily_model::{LayerKind, Shape};
+use lily_model::{KvType, LayerKind, Shape};
 
 use crate::plan::{Form, slots};
 use crate::source::Source;
@@ -158,11 +158,6 @@ impl Inspection {
     }
 }
 
-/// BF16 bytes that a token adds to the KV cache `[20,480]`.
-fn kv_bytes(s: &Shape) -> u64 {
-    2 * s.kv_values_per_token()
-}
-
 /// Bytes of a sequence apart from its KV: recurrent state in F32, convolution state in BF16 `[64,389,120]`.
 fn state_bytes(s: &Shape) -> u64 {
     s.recurrent_bytes() + (s.count(LayerKind::Linear) * (s.conv_taps - 1) * s.conv_dim() * 2) as u64
@@ -302,17 +297,12 @@ impl Inspection {
                 s.experts, s.expert_width, s.experts_per_token, s.shared_width
             ),
         )?;
-        let kv = kv_bytes(s);
-        line(
-            f,
-            "context",
-            format_args!(
-                "up to {} tokens; KV cache (BF16) {} a token, {} in full",
-                grouped(s.max_context as u64),
-                human(kv),
-                human(kv * s.max_context as u64)
-            ),
-        )?;
+        line(f, "context", format_args!("up to {} tokens", grouped(s.max_context as u64)))?;
+        for kv in [KvType::Bf16, KvType::Q8] {
+            let bytes = s.kv_bytes_per_token(kv);
+            let full = human(bytes * s.max_context as u64);
+            line(f, "KV cache", format_args!("{} a token in {}, {full} in full", human(bytes), kv.name()))?;
+        }
         line(f, "state", format_args!("{} a sequence, whatever its length", human(state_bytes(s))))
     }
 

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lily_checkpoint::Weights;
-use lily_model::{Logits, Model, ModelError, Part, Rows, SeqId, SequenceBytes, Shape, Shared, Snapshot, Stats, Top};
+use lily_model::{
+    KvType, Logits, Model, ModelError, Part, Rows, SeqId, SequenceBytes, Shape, Shared, Snapshot, Stats, Top,
+};
 
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::{KV_PAGE, TOP_K};
@@ -169,7 +171,14 @@ where
     }
 
     fn device(&self) -> String {
-        self.program.gpu().name()
+        match self.kv_type() {
+            KvType::Q8 => format!("{}, Q8 KV cache", self.program.gpu().name()),
+            _ => self.program.gpu().name(),
+        }
+    }
+
+    fn kv_type(&self) -> KvType {
+        self.program.options().kv_type()
     }
 
     fn prefill_chunk(&self) -> usize {
@@ -300,7 +309,8 @@ where
 
     fn state_format(&self) -> Option<String> {
         let Options { element, body, .. } = self.program.options();
-        Some(format!("gpu 1, {}, {element:?} KV cache, {body:?}", self.program.gpu().name()))
+        let kv = self.kv_type().name();
+        Some(format!("gpu 1, {}, {element:?} products, {kv} KV cache, {body:?}", self.program.gpu().name()))
     }
 
     fn save(&mut self, snapshot: &Snapshot, part: Part) -> Result<Vec<u8>, ModelError> {

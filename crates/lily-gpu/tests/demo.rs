@@ -10,6 +10,7 @@ use golden::demo::{Scores, greedy, ids, json};
 use golden::{argmax, open};
 use lily_checkpoint::Checkpoint;
 use lily_cpu::{Local, Oracle};
+use lily_gpu::Options;
 use lily_gpu::kernels::{Body, Element};
 use lily_model::{Model, Rows};
 
@@ -17,15 +18,20 @@ fn model(checkpoint: &Checkpoint, element: Element, body: Body) -> Box<dyn Model
     common::model(checkpoint.shape(), checkpoint.weights(), element, body, 3)
 }
 
-/// As shipped, with BF16: perplexity within 0.04 % of the F32 golden values, the same top id in at least 96.35 % of positions.
+/// As shipped, with BF16.
 fn shipped_is_close(golden: &str, body: Body) {
     let checkpoint = open("demo/4bit");
+    is_close(&format!("{body:?}"), model(&checkpoint, Element::Bf16, body).as_mut(), golden);
+}
+
+/// Perplexity within 0.04 % of the F32 golden values, the same top id in at least 96.35 % of positions.
+fn is_close(name: &str, model: &mut dyn Model, golden: &str) {
     let golden = json(golden);
     let want = Scores::golden(&golden);
-    let got = Scores::of(model(&checkpoint, Element::Bf16, body).as_mut(), &ids(&golden["input_ids"]));
+    let got = Scores::of(model, &ids(&golden["input_ids"]));
     let drift = got.perplexity() / want.perplexity() - 1.0;
     println!(
-        "{body:?}, {} positions: perplexity {:.6} ({:+.5} %), same top id {:.4}, largest difference {:.2e} nats",
+        "{name}, {} positions: perplexity {:.6} ({:+.5} %), same top id {:.4}, largest difference {:.2e} nats",
         want.nll.len(),
         got.perplexity(),
         100.0 * drift,
@@ -41,6 +47,16 @@ fn bf16_on_192_positions() {
     for body in bodies() {
         shipped_is_close("demo/eval/golden_4bit_fp32_192.json", body);
     }
+}
+
+/// As shipped but with keys and values in 8 bits.
+#[test]
+#[ignore = "takes minutes; tests/run.sh runs it"]
+fn eight_bits_on_192_positions() {
+    let checkpoint = open("demo/4bit");
+    let options = Options { body: shipped(), q8: true, ..Options::default() };
+    let mut model = common::model_with(checkpoint.shape(), checkpoint.weights(), options, 3);
+    is_close("Q8", model.as_mut(), "demo/eval/golden_4bit_fp32_192.json");
 }
 
 #[test]

@@ -9,15 +9,22 @@ mod golden;
 use common::{bodies, cuda, shipped};
 use golden::{Golden, argmax, close, open};
 use lily_checkpoint::Checkpoint;
+use lily_cpu::{Local, Oracle};
 use lily_gpu::device::emulated::Emulated;
 use lily_gpu::kernels::{Body, Element};
 use lily_gpu::{GpuModel, Options};
-use lily_model::{Model, Part, Rows, SeqId};
+use lily_model::{KvType, Model, Part, Rows, SeqId};
 
 const MLX4: &str = "tests/fixtures/tiny/mlx-4bit";
 
 fn model(checkpoint: &Checkpoint, element: Element, body: Body) -> Box<dyn Model> {
     common::model(checkpoint.shape(), checkpoint.weights(), element, body, 7)
+}
+
+/// With keys and values in 8 bits.
+fn eight_bits(checkpoint: &Checkpoint, element: Element, body: Body) -> Box<dyn Model> {
+    let options = Options { element, body, q8: true, ..Options::default() };
+    common::model_with(checkpoint.shape(), checkpoint.weights(), options, 7)
 }
 
 /// For what only the emulator counts.
@@ -59,6 +66,52 @@ fn f32_tiles_equal_mlx_lm_on_the_4_bit_checkpoint() {
 #[test]
 fn f32_tiles_equal_transformers_on_the_bf16_checkpoint() {
     check_f32("tests/fixtures/tiny/hf", "tests/fixtures/tiny/golden_hf.safetensors");
+}
+
+/// With F32 tiles: the logits of the oracle that rounds keys and values likewise, in prefill and in decode. A key whose last bits
+/// differ may fall to the next code.
+#[test]
+fn an_eight_bit_cache_equals_the_oracle_with_one() {
+    let (checkpoint, golden) = (open(MLX4), Golden::open("tests/fixtures/tiny/golden_mlx4.safetensors"));
+    let mut gpu = eight_bits(&checkpoint, Element::F32, Body::Simdgroup);
+    assert_eq!(gpu.kv_type(), KvType::Q8);
+    let oracle = |kv| Local::new(Oracle::with_kv(checkpoint.shape(), checkpoint.weights(), kv));
+    let (ids, tokens) = (golden.ids("prompt_ids"), golden.ids("decode_tokens"));
+    let logits = |model: &mut dyn Model| {
+        let seq = model.begin(ids.len() + tokens.len()).expect("room");
+        let mut all = model.prefill(seq, &ids, Rows::All).expect("prefill").data;
+        for &token in &tokens {
+            all.extend(model.decode(&[(seq, token)]).expect("decode").data);
+        }
+        all
+    };
+    let got = logits(gpu.as_mut());
+    close("rounded alike", &got, &logits(&mut oracle(KvType::Q8)), 2e-3);
+    close("F32", &got, &logits(&mut oracle(KvType::F32)), 0.1);
+}
+
+/// In 8 bits: bits do not depend on cuts at multiples of 64, and a copy goes on as the sequence did.
+#[test]
+fn cuts_and_copies_of_an_eight_bit_cache_give_the_same_bits() {
+    let (checkpoint, golden) = (open(MLX4), Golden::open("tests/fixtures/tiny/golden_mlx4.safetensors"));
+    let ids: Vec<u32> = golden.ids("prompt_ids").into_iter().cycle().take(150).collect();
+    let mut model = eight_bits(&checkpoint, Element::Bf16, shipped());
+    let whole = logits_of(model.as_mut(), &ids, &[150]);
+    for cuts in [&[64, 86][..], &[128, 22]] {
+        assert_eq!(logits_of(model.as_mut(), &ids, cuts), whole, "cut into {cuts:?}");
+    }
+    let seq = model.begin(150).expect("room");
+    model.prefill(seq, &ids[..64], Rows::None).expect("prefill");
+    let snapshot = model.snapshot(seq).expect("snapshot");
+    let bytes: u64 = snapshot.shared.iter().map(|s| s.bytes).sum();
+    assert_eq!(bytes, 64 * checkpoint.shape().kv_bytes_per_token(KvType::Q8));
+    model.end(seq);
+    let warm = model.restore(&snapshot, 151).expect("restore");
+    assert_eq!(model.prefill(warm, &ids[64..], Rows::All).expect("prefill").data, whole[64 * 512..]);
+    let last = model.decode(&[(warm, 7)]).expect("decode");
+    let cold = model.begin(151).expect("room");
+    model.prefill(cold, &ids, Rows::None).expect("prefill");
+    assert_eq!(model.decode(&[(cold, 7)]).expect("decode"), last);
 }
 
 fn greedy(model: &mut dyn Model, seq: SeqId, first: u32, count: usize) -> Vec<u32> {

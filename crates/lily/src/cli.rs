@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lily_engine::PrefixOptions;
+use lily_model::KvType;
 use regex::Regex;
 
 use crate::bench::BenchArgs;
@@ -68,6 +69,10 @@ pub struct ModelArgs {
     /// What computes
     #[arg(long, help_heading = MODEL, env = "LILY_DEVICE", value_enum, default_value_t = Device::Auto)]
     pub device: Device,
+
+    /// What keys and values are cached as [default: bf16; f32 with --engine oracle]
+    #[arg(long, help_heading = MODEL, env = "LILY_KV_DTYPE", value_enum)]
+    pub kv_dtype: Option<KvDtype>,
 }
 
 impl ModelArgs {
@@ -75,6 +80,27 @@ impl ModelArgs {
     pub fn workers(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.map_or_else(cores, usize::from)
+    }
+}
+
+/// What keys and values are cached as.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvDtype {
+    /// For tests: 40,960 bytes a token on the 35B model; on a GPU, products of prefill then take F32 too
+    F32,
+    /// 20,480 bytes a token on the 35B model
+    Bf16,
+    /// 8 bits with a scale for 32 values: 10,880 bytes a token on the 35B model, not quite the same answers (docs/kv.md)
+    Q8,
+}
+
+impl From<KvDtype> for KvType {
+    fn from(kv: KvDtype) -> Self {
+        match kv {
+            KvDtype::F32 => Self::F32,
+            KvDtype::Bf16 => Self::Bf16,
+            KvDtype::Q8 => Self::Q8,
+        }
     }
 }
 
@@ -304,7 +330,7 @@ pub struct InspectArgs {
 /// Which implementation of the model runs on the CPU.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
-    /// SIMD on the quantised weights, KV cache in BF16
+    /// SIMD on the quantised weights
     Fast,
     /// Plain F32, slow, easy to trust
     Oracle,

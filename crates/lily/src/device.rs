@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use lily_checkpoint::Weights;
-use lily_cpu::{Bf16, Fast, Local, Oracle};
+use lily_cpu::{Bf16, Fast, Local, Oracle, Q8};
+use lily_gpu::kernels::Element;
 use lily_gpu::{GpuModel, Options};
-use lily_model::{Model, Shape};
+use lily_model::{KvType, Model, Shape};
 
 use crate::cli::{Device, EngineKind};
 
@@ -108,23 +109,46 @@ impl Chosen {
         }
     }
 
-    /// Ready the model. `engine` and `threads` are the CPU's.
-    pub fn model(self, shape: &Shape, weights: &Weights, engine: EngineKind, threads: usize) -> Result<Box<dyn Model>> {
-        Ok(match (self, engine) {
-            (_, EngineKind::Oracle) => Box::new(Local::new(Oracle::new(shape, weights))),
-            (Self::Cpu, EngineKind::Fast) => Box::new(Local::new(Fast::<Bf16>::new(shape, weights, threads))),
+    /// Ready the model. `engine` and `threads` are the CPU's; without a `kv` keys and values are cached as the implementation
+    /// does by itself.
+    pub fn model(
+        self,
+        shape: &Shape,
+        weights: &Weights,
+        engine: EngineKind,
+        threads: usize,
+        kv: Option<KvType>,
+    ) -> Result<Box<dyn Model>> {
+        if engine == EngineKind::Oracle {
+            let kv = kv.unwrap_or(KvType::F32);
+            return Ok(Box::new(Local::new(Oracle::with_kv(shape, weights, kv))));
+        }
+        let kv = kv.unwrap_or_default();
+        Ok(match self {
+            Self::Cpu => match kv {
+                KvType::F32 => Box::new(Local::new(Fast::<f32>::new(shape, weights, threads))),
+                KvType::Bf16 => Box::new(Local::new(Fast::<Bf16>::new(shape, weights, threads))),
+                KvType::Q8 => Box::new(Local::new(Fast::<Q8>::new(shape, weights, threads))),
+            },
             #[cfg(target_os = "macos")]
-            (Self::Metal(gpu), _) => {
-                let options = Options { body: gpu.body(), ..Options::default() };
+            Self::Metal(gpu) => {
+                let options = Options { body: gpu.body(), ..gpu_options(kv) };
                 Box::new(GpuModel::new(gpu, shape, weights, options)?)
             }
             #[cfg(target_os = "linux")]
-            (Self::Cuda(gpu), _) => {
-                let options = Options { body: gpu.body()?, ..Options::default() };
+            Self::Cuda(gpu) => {
+                let options = Options { body: gpu.body()?, ..gpu_options(kv) };
                 Box::new(GpuModel::new(*gpu, shape, weights, options)?)
             }
             #[cfg(feature = "emulated")]
-            (Self::Emulated(gpu), _) => Box::new(GpuModel::new(gpu, shape, weights, Options::default())?),
+            Self::Emulated(gpu) => Box::new(GpuModel::new(gpu, shape, weights, gpu_options(kv))?),
         })
     }
+}
+
+/// How a GPU computes with keys and values cached as `kv`.
+#[cfg_attr(not(any(target_os = "macos", target_os = "linux", feature = "emulated")), expect(dead_code))]
+fn gpu_options(kv: KvType) -> Options {
+    let element = if kv == KvType::F32 { Element::F32 } else { Element::Bf16 };
+    Options { element, q8: kv == KvType::Q8, ..Options::default() }
 }

@@ -76,7 +76,8 @@ pub fn model_on(
         });
     }
     let _progress = Progress::start("preparing the model");
-    device.model(checkpoint.shape(), checkpoint.weights(), engine, args.threads.map_or(0, usize::from)) // 0 threads: one a core
+    let threads = args.threads.map_or(0, usize::from); // 0: one a core
+    device.model(checkpoint.shape(), checkpoint.weights(), engine, threads, args.kv_dtype.map(Into::into))
 }
 
 /// Tokens that prompt and answer may have together.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lily_gpu::kernels::*;
 use lily_gpu::{Contents, Gpu, GpuError};
-use lily_model::Shape;
+use lily_model::{KvType, Shape};
 
 type Done = Result<(), GpuError>;
 
@@ -356,7 +356,7 @@ fn attention<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
     let table = words(gpu, &table)?;
     let kv = KvPool {
         pool: View::of(&pool),
-        element: Element::Bf16,
+        kv: KvType::Bf16,
         page_stride: page as u64,
         table: View::of(&table),
         table_stride: pages,
@@ -370,6 +370,7 @@ fn attention<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
     for (body, start) in starts.into_iter().flat_map(|s| [(Body::Simdgroup, s), (Body::Mma, s)]) {
         let a = AttentionPrefill {
             body,
+            element: Element::Bf16,
             q: View::of(&q),
             kv,
             projections: View::of(&projections),
@@ -388,7 +389,7 @@ fn attention<G: Gpu>(gpu: &mut G, random: &mut Random) -> Done {
     for length in [256, 4096, context] {
         let positions = words(gpu, &[length - 1])?;
         let scratch = gpu.allocate(
-            attention_decode_scratch(Body::Mma, Element::Bf16, 1, heads, length).max(16),
+            attention_decode_scratch(Body::Mma, KvType::Bf16, 1, heads, length).max(16),
             Contents::Activations,
         )?;
         let a = AttentionDecode {

@@ -14,30 +14,6 @@
 #define DECODE_GROUP 8u  // query heads of a kv head, at most; simdgroups
 #define DECODE_LOWEST -3.0e38f
 
-// Eight values from p on, which is 16-byte aligned, as they lie in memory: several rows are asked for before one is used.
-#define DECODE_WORDS(KV) (sizeof(KV) / 2)
-template <typename KV>
-inline void load8_raw(device const KV* p, thread uint4* raw) {
-  for (uint i = 0; i < DECODE_WORDS(KV); i++) raw[i] = ((device const uint4*)p)[i];
-}
-template <typename KV>
-inline void unpack8(thread const uint4* raw, thread float* v);
-template <>
-inline void unpack8<bfloat>(thread const uint4* raw, thread float* v) {
-  for (int i = 0; i < 4; i++) {
-    const uint u = raw[0][i];
-    v[2 * i] = as_type<float>(u << 16);
-    v[2 * i + 1] = as_type<float>(u & 0xffff0000u);
-  }
-}
-template <>
-inline void unpack8<float>(thread const uint4* raw, thread float* v) {
-  for (int i = 0; i < 8; i++) {
-    const uint u = raw[i / 4][i % 4];
-    v[i] = as_type<float>(u);
-  }
-}
-
 inline void store8(device float* p, thread const float* v) {
   *(device float4*)p = float4(v[0], v[1], v[2], v[3]);
   *(device float4*)(p + 4) = float4(v[4], v[5], v[6], v[7]);
@@ -68,17 +44,17 @@ inline void decode_scores(
   }
   for (uint row = sg * 4; row < count; row += 4 * DECODE_GROUP) {
     // Four rows from a multiple of 4 on lie in one page. Those behind the end are zero; their scores are not used.
-    device const KV* from = keys + kv_place(pages, page_stride, first + row) + lane * 8;
-    uint4 raw[4][DECODE_WORDS(KV)];
+    device const KV* from = keys + kv_place(pages, page_stride, first + row, KvRow<KV>::length);
+    uint4 raw[4][KvRow<KV>::words];
     for (uint r = 0; r < 4; r++) {
-      for (uint i = 0; i < DECODE_WORDS(KV); i++) raw[r][i] = uint4(0u);
-      if (row + r < count) load8_raw(from + r * FULL_HEAD, raw[r]);
+      for (uint i = 0; i < KvRow<KV>::words; i++) raw[r][i] = uint4(0u);
+      if (row + r < count) kv_load8(from + r * KvRow<KV>::length, lane * 8, raw[r]);
     }
     for (uint r = 0; r < 4; r += 2) {
       float sums[2 * DECODE_GROUP];
       for (uint n = 0; n < 2; n++) {
         float k[8];
-        unpack8<KV>(raw[r + n], k);
+        kv_unpack8<KV>(raw[r + n], k);
         for (uint h = 0; h < DECODE_GROUP; h++) {
           float s = 0.0f;
           for (uint i = 0; i < 8; i++) s = fma(k[i], mine[h][i], s);
@@ -102,16 +78,16 @@ inline void decode_values(
     threadgroup const float* weights, thread float* acc) {
   for (uint row = (sg / 4) * 4 + lane / 8; row < count; row += 32) {
     // Four rows at a time, eight apart, in one page.
-    device const KV* from = values + kv_place(pages, page_stride, first + row) + (sg % 4) * 64 + (lane % 8) * 8;
-    uint4 raw[4][DECODE_WORDS(KV)];
+    device const KV* from = values + kv_place(pages, page_stride, first + row, KvRow<KV>::length);
+    uint4 raw[4][KvRow<KV>::words];
     for (uint r = 0; r < 4; r++) {
-      for (uint i = 0; i < DECODE_WORDS(KV); i++) raw[r][i] = uint4(0u);
-      if (row + r * 8 < count) load8_raw(from + r * 8 * FULL_HEAD, raw[r]);
+      for (uint i = 0; i < KvRow<KV>::words; i++) raw[r][i] = uint4(0u);
+      if (row + r * 8 < count) kv_load8(from + r * 8 * KvRow<KV>::length, (sg % 4) * 64 + (lane % 8) * 8, raw[r]);
     }
     for (uint r = 0; r < 4; r++) {
       if (row + r * 8 < count) {
         float v[8];
-        unpack8<KV>(raw[r], v);
+        kv_unpack8<KV>(raw[r], v);
         for (uint h = 0; h < DECODE_GROUP; h++) {
           const float w = weights[(row + r * 8) * DECODE_GROUP + h];
           for (uint i = 0; i < 8; i++) acc[h * 8 + i] = fma(w, v[i], acc[h * 8 + i]);
@@ -137,8 +113,8 @@ inline void attention_decode(
   const uint head0 = group.y * heads;
   const ulong row0 = ulong(sequence) * args.query_heads + head0;
   device const uint* pages = table + ulong(sequence) * args.table_stride;
-  device const KV* keys = pool + kv_plane(args.kv_heads, KV_KEYS, group.y);
-  device const KV* values = pool + kv_plane(args.kv_heads, KV_VALUES, group.y);
+  device const KV* keys = pool + kv_plane(args.kv_heads, KV_KEYS, group.y, KvRow<KV>::length);
+  device const KV* values = pool + kv_plane(args.kv_heads, KV_VALUES, group.y, KvRow<KV>::length);
 
   decode_scores(q + row0 * FULL_HEAD, keys, pages, args.page_stride, heads, first, count, sg, lane, scores);
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -218,6 +194,7 @@ inline void attention_decode(
   }
 ATTENTION_DECODE(attention_decode_f32, float)
 ATTENTION_DECODE(attention_decode_bf16, bfloat)
+ATTENTION_DECODE(attention_decode_q8, uchar)
 
 // Adds the spans of a query head: a threadgroup takes 64 of its dims, four threads a dim share the spans. Grid: (4 × query
 // heads, sequences), threads: 256.

@@ -1,7 +1,9 @@
 //! Attention of decoded tokens, one row a sequence (`docs/model.md §4.2`).
 
+use lily_model::KvType;
+
 use super::kv::{HEAD, KvPool};
-use super::{Body, Element, View, need};
+use super::{Body, View, need};
 use crate::args::DecodeArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
@@ -54,8 +56,8 @@ enum Cut {
 }
 
 impl Cut {
-    fn of(body: Body, element: Element) -> Self {
-        if body == Body::Mma && element == Element::Bf16 { Self::Steps } else { Self::Blocks }
+    fn of(body: Body, kv: KvType) -> Self {
+        if body == Body::Mma && kv == KvType::Bf16 { Self::Steps } else { Self::Blocks }
     }
 
     /// Positions up to which spans have which length; longer contexts have the last one.
@@ -80,8 +82,8 @@ impl Cut {
 }
 
 /// Bytes of scratch for sequences of up to `positions` positions: 0 where one pass is enough.
-pub fn attention_decode_scratch(body: Body, element: Element, sequences: u32, query_heads: u32, positions: u32) -> u64 {
-    match Cut::of(body, element).spans(positions) {
+pub fn attention_decode_scratch(body: Body, kv: KvType, sequences: u32, query_heads: u32, positions: u32) -> u64 {
+    match Cut::of(body, kv).spans(positions) {
         0 | 1 => 0,
         n => u64::from(sequences) * u64::from(query_heads) * u64::from(n) * u64::from(HEAD + 2) * 4,
     }
@@ -111,11 +113,11 @@ pub fn attention_decode<G: Gpu>(gpu: &mut G, a: &AttentionDecode<'_, G::Buffer>)
     need(gpu, a.positions, sequences, 4, "positions");
     need(gpu, a.projections, (sequences - 1) * u64::from(a.stride) + 2 * row, 4, "gates");
     need(gpu, a.out, sequences * row, 4, "attention");
-    let scratch = attention_decode_scratch(a.body, a.kv.element, a.sequences, a.query_heads, a.longest);
+    let scratch = attention_decode_scratch(a.body, a.kv.kv, a.sequences, a.query_heads, a.longest);
     need(gpu, a.scratch, scratch, 1, "scratch");
     a.kv.check(gpu, a.kv_heads, a.sequences, a.longest.into());
 
-    let cut = Cut::of(a.body, a.kv.element);
+    let cut = Cut::of(a.body, a.kv.kv);
     let spans = cut.spans(a.longest);
     let args = DecodeArgs {
         page_stride: a.kv.page_stride,
@@ -129,10 +131,11 @@ pub fn attention_decode<G: Gpu>(gpu: &mut G, a: &AttentionDecode<'_, G::Buffer>)
     let args = args.to_bytes();
     let partials = if spans == 1 { a.out } else { a.scratch };
     gpu.encode(&Launch {
-        kernel: match (cut, a.kv.element) {
+        kernel: match (cut, a.kv.kv) {
             (Cut::Steps, _) => "attention_decode_mma",
-            (Cut::Blocks, Element::F32) => "attention_decode_f32",
-            (Cut::Blocks, Element::Bf16) => "attention_decode_bf16",
+            (Cut::Blocks, KvType::F32) => "attention_decode_f32",
+            (Cut::Blocks, KvType::Bf16) => "attention_decode_bf16",
+            (Cut::Blocks, KvType::Q8) => "attention_decode_q8",
         },
         constants: &[],
         args: &[

@@ -10,7 +10,7 @@ use crate::testing::{
 struct Case {
     query_heads: usize,
     kv_heads: usize,
-    element: Element,
+    kv: KvType,
     /// Positions of each sequence, its token's included.
     counts: Vec<usize>,
     /// Of the keys; queries are within ±1/16.
@@ -18,8 +18,8 @@ struct Case {
 }
 
 impl Case {
-    fn real(element: Element, counts: Vec<usize>) -> Self {
-        Self { query_heads: 16, kv_heads: 2, element, counts, scale: 4.0 }
+    fn real(kv: KvType, counts: Vec<usize>) -> Self {
+        Self { query_heads: 16, kv_heads: 2, kv, counts, scale: 4.0 }
     }
 }
 
@@ -33,7 +33,7 @@ struct Inputs {
 
 fn inputs(c: &Case, seed: u32) -> Inputs {
     let mut random = Random(u64::from(seed));
-    let mut cache = Cache::new(&mut random, c.element, c.kv_heads, &c.counts);
+    let mut cache = Cache::new(&mut random, c.kv, c.kv_heads, &c.counts);
     for (sequence, &count) in c.counts.iter().enumerate() {
         cache.fill(&mut random, sequence, count, c.scale);
     }
@@ -62,7 +62,7 @@ fn compute(
     let positions: Vec<u32> = c.counts[sequences.clone()].iter().map(|&n| n as u32 - 1).collect();
     let positions = words(&gpu, &positions);
     let out = output(&gpu, sequences.len() * row);
-    let scratch = attention_decode_scratch(body, c.element, n, c.query_heads as u32, longest as u32);
+    let scratch = attention_decode_scratch(body, c.kv, n, c.query_heads as u32, longest as u32);
     let scratch = gpu.allocate(scratch, Contents::Activations).unwrap();
     let mut kv = i.cache.pool(&on);
     kv.table.offset = sequences.start as u64 * u64::from(kv.table_stride) * 4;
@@ -112,9 +112,11 @@ fn check(c: &Case, seed: u32) {
         let (got, dispatches) = compute(body, c, &i, 0..c.counts.len(), longest, seed);
         assert_close(&got, &want, 2e-5);
         let rows: usize = c.counts.iter().sum();
-        let minimum = (rows * 2 * c.kv_heads * D) as u64 * c.element.size();
+        // The four lanes that have a group of 32 values in 8 bits read its scale together.
+        let shared = if c.kv == KvType::Q8 { 3 * 2 * D / 32 } else { 0 };
+        let minimum = (rows * 2 * c.kv_heads) as u64 * (c.kv.row_bytes(D) + shared as u64);
         assert!(!counts() || cache_bytes(&dispatches) == minimum, "each key and value once");
-        let block = if (body, c.element) == (Body::Mma, Element::Bf16) { 32 } else { 256 };
+        let block = if (body, c.kv) == (Body::Mma, KvType::Bf16) { 32 } else { 256 };
         assert_eq!(dispatches.len(), if longest > block { 2 } else { 1 });
     }
 }
@@ -122,16 +124,17 @@ fn check(c: &Case, seed: u32) {
 #[test]
 fn contexts_on_both_sides_of_page_tile_and_block() {
     for (n, count) in [1, 2, 63, 64, 65, 129, 255, 256, 257, 511, 512, 513, 700].into_iter().enumerate() {
-        let element = if n % 2 == 0 { Element::Bf16 } else { Element::F32 };
-        check(&Case::real(element, vec![count]), n as u32 + 1);
+        let kv = if n % 2 == 0 { KvType::Bf16 } else { KvType::F32 };
+        check(&Case::real(KvType::Q8, vec![count]), n as u32 + 1);
+        check(&Case::real(kv, vec![count]), n as u32 + 1);
     }
 }
 
 #[test]
 fn sequences_of_very_different_lengths() {
-    for element in [Element::F32, Element::Bf16] {
+    for kv in [KvType::F32, KvType::Bf16, KvType::Q8] {
         let counts = vec![1, 900, 64, 257, 3, 256, 30, 320];
-        check(&Case { query_heads: 4, kv_heads: 2, element, counts, scale: 4.0 }, 21);
+        check(&Case { query_heads: 4, kv_heads: 2, kv, counts, scale: 4.0 }, 21);
     }
 }
 
@@ -139,8 +142,10 @@ fn sequences_of_very_different_lengths() {
 #[test]
 fn both_sides_of_longer_spans() {
     for (n, count) in [16384, 16385].into_iter().enumerate() {
-        let counts = vec![count, 40];
-        check(&Case { query_heads: 2, kv_heads: 1, element: Element::Bf16, counts, scale: 6.0 }, 31 + n as u32);
+        for kv in [KvType::Bf16, KvType::Q8] {
+            let counts = vec![count, 40];
+            check(&Case { query_heads: 2, kv_heads: 1, kv, counts, scale: 6.0 }, 31 + n as u32);
+        }
     }
 }
 
@@ -148,7 +153,7 @@ fn both_sides_of_longer_spans() {
 #[test]
 fn large_scores() {
     for count in [200, 600] {
-        let c = Case { query_heads: 8, kv_heads: 1, element: Element::F32, counts: vec![count], scale: 3000.0 };
+        let c = Case { query_heads: 8, kv_heads: 1, kv: KvType::F32, counts: vec![count], scale: 3000.0 };
         let mut i = inputs(&c, 41);
         i.projections.iter_mut().for_each(|v| *v *= 50.0);
         // Products of this size round by more than a softmax may show: compare with F32's own error of the scores.
@@ -161,7 +166,7 @@ fn large_scores() {
 #[test]
 fn bytes_at_256_and_at_4096_positions() {
     for (count, most) in [(256, 1.15), (4096, 1.08)] {
-        let c = Case::real(Element::Bf16, vec![count]);
+        let c = Case::real(KvType::Bf16, vec![count]);
         let i = inputs(&c, 51);
         let (_, dispatches) = compute(Body::Simdgroup, &c, &i, 0..1, count, 51);
         if !counts() {
@@ -179,7 +184,13 @@ fn bytes_at_256_and_at_4096_positions() {
 #[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn bits_do_not_depend_on_the_batch() {
-    let c = Case::real(Element::Bf16, vec![100, 1000, 256, 257, 31]);
+    for kv in [KvType::Bf16, KvType::Q8] {
+        alone_and_together(kv);
+    }
+}
+
+fn alone_and_together(kv: KvType) {
+    let c = Case::real(kv, vec![100, 1000, 256, 257, 31]);
     let i = inputs(&c, 61);
     let row = c.query_heads * D;
     for body in step_bodies() {
@@ -202,7 +213,7 @@ fn every_length_of_a_step() {
     }
     for (n, count) in [32, 33, 1024, 1025, 4096, 4097, 8192, 8193, 32_768, 32_769, 40_001].into_iter().enumerate() {
         check(
-            &Case { query_heads: 8, kv_heads: 1, element: Element::Bf16, counts: vec![count, 70], scale: 5.0 },
+            &Case { query_heads: 8, kv_heads: 1, kv: KvType::Bf16, counts: vec![count, 70], scale: 5.0 },
             81 + n as u32,
         );
     }
@@ -217,7 +228,7 @@ fn pages_beyond_32_bit_indices() {
     let pool = gpu.allocate(10 << 30, Contents::Cache).unwrap();
     let pages = [140_000u32, 70_000];
     let table = words(&gpu, &pages);
-    let mut cache = Cache::new(&mut random, Element::Bf16, 1, &[count]);
+    let mut cache = Cache::new(&mut random, KvType::Bf16, 1, &[count]);
     cache.fill(&mut random, 0, count, 4.0);
     for part in 0..2 {
         for p in 0..count {
@@ -236,7 +247,7 @@ fn pages_beyond_32_bit_indices() {
         q: View::of(&q),
         kv: KvPool {
             pool: View::of(&pool),
-            element: Element::Bf16,
+            kv: KvType::Bf16,
             page_stride: page_stride as u64,
             table: View::of(&table),
             table_stride: 2,
@@ -258,7 +269,7 @@ fn pages_beyond_32_bit_indices() {
 
 #[test]
 fn scratch_is_wanted_for_more_than_one_block() {
-    let scratch = |body, positions| attention_decode_scratch(body, Element::Bf16, 3, 16, positions);
+    let scratch = |body, positions| attention_decode_scratch(body, KvType::Bf16, 3, 16, positions);
     assert_eq!(scratch(Body::Simdgroup, 256), 0);
     assert_eq!(scratch(Body::Simdgroup, 257), 3 * 16 * 2 * 258 * 4);
     assert_eq!(scratch(Body::Mma, 32), 0);
@@ -286,16 +297,16 @@ fn no_shorter_sequence_has_more_spans() {
 #[test]
 #[should_panic(expected = "query heads on")]
 fn more_query_heads_than_a_group_holds_are_refused() {
-    let c = Case { query_heads: 9, kv_heads: 1, element: Element::F32, counts: vec![1], scale: 1.0 };
+    let c = Case { query_heads: 9, kv_heads: 1, kv: KvType::F32, counts: vec![1], scale: 1.0 };
     check(&c, 1);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 10, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn any_shape(group in 1usize..=8, kv_heads in 1usize..=2, counts in prop::collection::vec(1usize..600, 1..4), bf16: bool,
+    fn any_shape(group in 1usize..=8, kv_heads in 1usize..=2, counts in prop::collection::vec(1usize..600, 1..4), kv in 0usize..3,
                  seed in 1u32..1000) {
-        let element = if bf16 { Element::Bf16 } else { Element::F32 };
-        check(&Case { query_heads: group * kv_heads, kv_heads, element, counts, scale: 5.0 }, seed);
+        let kv = [KvType::F32, KvType::Bf16, KvType::Q8][kv];
+        check(&Case { query_heads: group * kv_heads, kv_heads, kv, counts, scale: 5.0 }, seed);
     }
 }

@@ -57,6 +57,23 @@ inline void prefill_stage(device const T* from, uint count, uint tid, uint threa
   }
 }
 
+// The same from rows of 8 bits, as values rounded to the element.
+template <typename T>
+inline void prefill_stage(device const uchar* from, uint count, uint tid, uint threads, threadgroup T* tile) {
+  const uint chunks = FULL_HEAD / 8; // of a row
+  for (uint c = tid; c < PrefillTile<T>::keys * chunks; c += threads) {
+    const uint row = c / chunks;
+    const uint at = c % chunks * 8;
+    uint4 raw[1];
+    raw[0] = uint4(0u);
+    if (row < count) kv_load8(from + row * KvRow<uchar>::length, at, raw);
+    float v[8];
+    kv_unpack8<uchar>(raw, v);
+    threadgroup T* to = tile + row * PrefillTile<T>::row + at;
+    for (uint i = 0; i < 8; i++) to[i] = T(v[i]);
+  }
+}
+
 // s = q · kᵀ for 8 rows and a tile of keys; `q`: this lane's first element.
 template <typename T>
 inline void prefill_scores(device const T* q, threadgroup const T* tile, thread simdgroup_matrix<float, 8, 8>* s) {
@@ -90,9 +107,9 @@ inline void prefill_values(
   }
 }
 
-template <typename T>
+template <typename T, typename KV>
 inline void attention_prefill(
-    device const T* q, device const T* pool, device const uint* pages, device const float* projections, device T* out,
+    device const T* q, device const KV* pool, device const uint* pages, device const float* projections, device T* out,
     constant PrefillArgs& args, uint2 group, uint2 groups, uint tid, uint sg, threadgroup uint4* staged) {
   const uint keys = PrefillTile<T>::keys;
   const uint heads = args.query_heads / args.kv_heads; // and simdgroups
@@ -105,8 +122,8 @@ inline void attention_prefill(
   const uint t = min(mine, args.rows - 1); // rows behind the last repeat it and are not stored
   const uint position = args.start + t;
   const uint end = args.start + min(t0 + PREFILL_ROWS, args.rows); // of what any row here sees
-  device const T* key_rows = pool + kv_plane(args.kv_heads, KV_KEYS, group.y);
-  device const T* value_rows = pool + kv_plane(args.kv_heads, KV_VALUES, group.y);
+  device const KV* key_rows = pool + kv_plane(args.kv_heads, KV_KEYS, group.y, KvRow<KV>::length);
+  device const KV* value_rows = pool + kv_plane(args.kv_heads, KV_VALUES, group.y, KvRow<KV>::length);
   device const T* own = q + (ulong(t) * args.query_heads + head) * FULL_HEAD + column;
 
   simdgroup_matrix<float, 8, 8> o[FULL_HEAD / 8];
@@ -115,7 +132,7 @@ inline void attention_prefill(
   float largest = PREFILL_LOWEST; // of this lane's row
   float total = 0.0f;             // this lane's share
   for (uint k0 = 0; k0 < end; k0 += keys) {
-    const ulong place = kv_place(pages, args.page_stride, k0); // a tile lies in one page
+    const ulong place = kv_place(pages, args.page_stride, k0, KvRow<KV>::length); // a tile lies in one page
     prefill_stage(key_rows + place, end - k0, tid, heads * 32, tile);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     simdgroup_matrix<float, 8, 8> s[PrefillTile<T>::keys / 8];
@@ -168,10 +185,10 @@ inline void attention_prefill(
 }
 
 // Grid: (rows / 8, kv heads), threads: 32 × query heads of a kv head.
-#define ATTENTION_PREFILL(NAME, T)                                                                             \
+#define ATTENTION_PREFILL(NAME, T, KV)                                                                         \
   [[max_total_threads_per_threadgroup(256)]] kernel void NAME(                                                 \
       device const T* q [[buffer(0)]],               /* [rows × query heads × 256], scaled */                  \
-      device const T* pool [[buffer(1)]],            /* keys and values */                                     \
+      device const KV* pool [[buffer(1)]],           /* keys and values */                                     \
       device const uint* table [[buffer(2)]],        /* pages of the sequence */                               \
       device const float* projections [[buffer(3)]], /* [rows × stride]: a head's gate behind its query */     \
       device T* out [[buffer(4)]],                   /* [rows × query heads × 256] */                          \
@@ -181,5 +198,7 @@ inline void attention_prefill(
     threadgroup uint4 staged[PREFILL_STAGED];                                                                  \
     attention_prefill(q, pool, table, projections, out, args, group, groups, tid, sg, staged); \
   }
-ATTENTION_PREFILL(attention_prefill_f32, float)
-ATTENTION_PREFILL(attention_prefill_bf16, bfloat)
+ATTENTION_PREFILL(attention_prefill_f32, float, float)
+ATTENTION_PREFILL(attention_prefill_bf16, bfloat, bfloat)
+ATTENTION_PREFILL(attention_prefill_f32_q8, float, uchar)
+ATTENTION_PREFILL(attention_prefill_bf16_q8, bfloat, uchar)

@@ -1,7 +1,9 @@
 //! Causal attention of a prompt's rows (`docs/model.md §4.2`).
 
+use lily_model::KvType;
+
 use super::kv::{HEAD, KvPool};
-use super::{Body, View, need};
+use super::{Body, Element, View, need};
 use crate::args::PrefillArgs;
 use crate::gpu::{Arg, Gpu, GpuError, Launch};
 
@@ -14,10 +16,13 @@ const MMA_THREADS: u32 = 384;
 /// Query heads of a kv head, at most; each is a simdgroup.
 const GROUP: u32 = 8;
 
-/// Where everything lies. `q` and `out` are of the cache's element.
+/// Where everything lies.
 pub struct AttentionPrefill<'a, B> {
-    /// What multiplies; only [`Body::Mma`] has kernels of its own here.
+    /// What multiplies; only [`Body::Mma`] has kernels of its own here, for BF16.
     pub body: Body,
+    /// Type of `q` and `out`, and of what is multiplied: that of the cache, or any with a cache of 8 bits, whose values are
+    /// rounded to it.
+    pub element: Element,
     /// Of `qk_norm_rope`: `[rows × query heads × 256]`, scaled.
     pub q: View<'a, B>,
     /// Keys and values of positions 0 to `start` + `rows` - 1; the sequence is the first of the page table.
@@ -54,9 +59,9 @@ pub fn attention_prefill<G: Gpu>(gpu: &mut G, a: &AttentionPrefill<'_, G::Buffer
     let (rows, row) = (u64::from(a.rows), u64::from(a.query_heads * HEAD));
     assert!(a.rows > 0, "no rows");
     assert!(2 * row <= a.stride.into() && a.stride.is_multiple_of(4), "gates in rows of {} values", a.stride);
-    need(gpu, a.q, rows * row, a.kv.element.size(), "queries");
+    need(gpu, a.q, rows * row, a.element.size(), "queries");
     need(gpu, a.projections, (rows - 1) * u64::from(a.stride) + 2 * row, 4, "gates");
-    need(gpu, a.out, rows * row, a.kv.element.size(), "attention");
+    need(gpu, a.out, rows * row, a.element.size(), "attention");
     a.kv.check(gpu, a.kv_heads, 1, u64::from(a.start) + rows);
     let args = PrefillArgs {
         page_stride: a.kv.page_stride,
@@ -67,15 +72,22 @@ pub fn attention_prefill<G: Gpu>(gpu: &mut G, a: &AttentionPrefill<'_, G::Buffer
         rows: a.rows,
         unused: 0,
     };
-    let body = a.body.of(a.kv.element);
-    let [f32, bf16, mma] = ["attention_prefill_f32", "attention_prefill_bf16", "attention_prefill_bf16_mma"];
+    let body = if a.kv.kv == KvType::Q8 { Body::Simdgroup } else { a.body.of(a.element) };
+    let kernel = match (a.element, a.kv.kv) {
+        (Element::F32, KvType::F32) => "attention_prefill_f32",
+        (Element::Bf16, KvType::Bf16) if body == Body::Mma => "attention_prefill_bf16_mma",
+        (Element::Bf16, KvType::Bf16) => "attention_prefill_bf16",
+        (Element::F32, KvType::Q8) => "attention_prefill_f32_q8",
+        (Element::Bf16, KvType::Q8) => "attention_prefill_bf16_q8",
+        (element, kv) => panic!("{element:?} rows on a cache of {}", kv.name()),
+    };
     let (groups, threads) = match body {
         Body::Simdgroup | Body::Tensor => ([a.rows.div_ceil(ROWS), a.kv_heads], 32 * group),
         // One dimension: the longest rows of all kv heads come first.
         Body::Mma => ([a.rows.div_ceil(MMA_ROWS / group) * a.kv_heads, 1], MMA_THREADS),
     };
     gpu.encode(&Launch {
-        kernel: body.kernel(a.kv.element, [f32, bf16, bf16, mma]),
+        kernel,
         constants: &[],
         args: &[
             a.q.arg(),

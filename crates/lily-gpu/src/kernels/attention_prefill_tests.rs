@@ -1,8 +1,10 @@
+use lily_cpu::oracle::round_kv;
+use lily_model::KvType;
 use proptest::prelude::*;
 
 use super::*;
 use crate::gpu::Contents;
-use crate::kernels::Element;
+use crate::kernels::kv::{kv_unit, to_q8};
 use crate::kernels::kv_testing::{Cache, D, attend, element_values, read_values};
 use crate::testing::{self, Random, assert_close, bf16, device, floats, run, to_bf16, words};
 
@@ -11,6 +13,7 @@ struct Case {
     query_heads: usize,
     kv_heads: usize,
     element: Element,
+    kv: KvType,
     /// Positions before the first row, and rows.
     start: usize,
     rows: usize,
@@ -26,14 +29,16 @@ struct Inputs {
     stride: usize,
 }
 
-/// Bodies that have kernels of their own here.
-fn bodies() -> Vec<(Body, Element)> {
-    testing::bodies().into_iter().filter(|b| b.0 != Body::Tensor).collect()
+/// Bodies that have kernels of their own here, with the cache of their element; and with one of 8 bits, where the body of 8×8
+/// matrices multiplies whichever is asked for.
+fn bodies() -> Vec<(Body, Element, KvType)> {
+    let bodies = testing::bodies().into_iter().filter(|b| b.0 != Body::Tensor).map(|(b, e)| (b, e, e.into()));
+    bodies.chain([Element::F32, Element::Bf16].map(|e| (Body::Simdgroup, e, KvType::Q8))).collect()
 }
 
 fn inputs(c: &Case, seed: u32) -> Inputs {
     let mut random = Random(u64::from(seed));
-    let mut cache = Cache::new(&mut random, c.element, c.kv_heads, &[c.start + c.rows]);
+    let mut cache = Cache::new(&mut random, c.kv, c.kv_heads, &[c.start + c.rows]);
     cache.fill(&mut random, 0, c.start + c.rows, c.scale);
     let stride = (2 * c.query_heads + 2 * c.kv_heads) * D + 4;
     let mut q = random.values(c.rows * c.query_heads * D, 1.0 / 16.0);
@@ -61,6 +66,7 @@ fn compute(c: &Case, i: &Inputs, from: usize, to: usize, known: usize, seed: u32
     let out = gpu.allocate(((to - from) * row) as u64 * c.element.size(), Contents::Activations).unwrap();
     let a = AttentionPrefill {
         body: c.body,
+        element: c.element,
         q: View::of(&q),
         kv: cache.pool(&on),
         projections: View::of(&projections),
@@ -77,13 +83,18 @@ fn compute(c: &Case, i: &Inputs, from: usize, to: usize, known: usize, seed: u32
 }
 
 fn reference(c: &Case, i: &Inputs) -> Vec<f32> {
+    let mut cache = Cache { values: i.cache.values.clone(), tables: i.cache.tables.clone(), ..i.cache };
+    // Values of 8 bits are multiplied as the element holds them.
+    if c.element == Element::Bf16 {
+        round_kv(KvType::Bf16, &mut cache.values);
+    }
     let group = c.query_heads / c.kv_heads;
     let mut out = Vec::new();
     for t in 0..c.rows {
         for h in 0..c.query_heads {
             let q = &i.q[(t * c.query_heads + h) * D..][..D];
             let gate = &i.projections[t * i.stride + (2 * h + 1) * D..][..D];
-            out.extend(attend(&i.cache, 0, h / group, c.start + t + 1, q, gate));
+            out.extend(attend(&cache, 0, h / group, c.start + t + 1, q, gate));
         }
     }
     out
@@ -98,8 +109,8 @@ fn check(c: &Case, seed: u32) {
 
 #[test]
 fn the_real_heads() {
-    for (body, element) in bodies() {
-        check(&Case { body, query_heads: 16, kv_heads: 2, element, start: 0, rows: 41, scale: 4.0 }, 1);
+    for (body, element, kv) in bodies() {
+        check(&Case { body, query_heads: 16, kv_heads: 2, element, kv, start: 0, rows: 41, scale: 4.0 }, 1);
     }
 }
 
@@ -110,8 +121,8 @@ fn both_sides_of_row_tiles_key_tiles_and_pages() {
             .into_iter()
             .enumerate()
     {
-        for (body, element) in bodies() {
-            check(&Case { body, query_heads: 4, kv_heads: 2, element, start, rows, scale: 4.0 }, n as u32 + 11);
+        for (body, element, kv) in bodies() {
+            check(&Case { body, query_heads: 4, kv_heads: 2, element, kv, start, rows, scale: 4.0 }, n as u32 + 11);
         }
     }
 }
@@ -122,8 +133,8 @@ fn blocks_of_128_rows() {
     for (query_heads, kv_heads, start, rows) in
         [(4, 2, 0, 64), (4, 2, 0, 65), (4, 2, 190, 130), (8, 1, 500, 33), (3, 1, 60, 90)]
     {
-        for (body, element) in bodies().into_iter().filter(|b| b.0 == Body::Mma) {
-            check(&Case { body, query_heads, kv_heads, element, start, rows, scale: 9.0 }, rows as u32);
+        for (body, element, kv) in bodies().into_iter().filter(|b| b.0 == Body::Mma) {
+            check(&Case { body, query_heads, kv_heads, element, kv, start, rows, scale: 9.0 }, rows as u32);
         }
     }
 }
@@ -132,8 +143,8 @@ fn blocks_of_128_rows() {
 #[cfg_attr(sanitized, ignore = "large")]
 #[test]
 fn bits_do_not_depend_on_cuts() {
-    for (body, element) in bodies() {
-        let c = Case { body, query_heads: 2, kv_heads: 1, element, start: 0, rows: 150, scale: 4.0 };
+    for (body, element, kv) in bodies() {
+        let c = Case { body, query_heads: 2, kv_heads: 1, element, kv, start: 0, rows: 150, scale: 4.0 };
         let i = inputs(&c, 31);
         let whole = compute(&c, &i, 0, 150, 150, 31);
         for cuts in [vec![0, 64, 128, 150], vec![0, 64, 150], vec![0, 128, 150], vec![0, 3, 70, 71, 150]] {
@@ -141,7 +152,7 @@ fn bits_do_not_depend_on_cuts() {
                 cuts.windows(2).flat_map(|w| compute(&c, &i, w[0], w[1], w[1], 32 + w[0] as u32)).collect();
             assert!(
                 whole.iter().zip(&parts).all(|(a, b)| a.to_bits() == b.to_bits()),
-                "{body:?}, {element:?} cut at {cuts:?}"
+                "{body:?}, {element:?}, {kv:?} cut at {cuts:?}"
             );
         }
     }
@@ -150,8 +161,8 @@ fn bits_do_not_depend_on_cuts() {
 /// Gates up to ±200, and scores of a few thousand, far apart: one position takes nearly all the weight.
 #[test]
 fn large_scores() {
-    let (body, element) = (Body::Simdgroup, Element::F32);
-    let c = Case { body, query_heads: 2, kv_heads: 1, element, start: 60, rows: 10, scale: 3000.0 };
+    let (body, element, kv) = (Body::Simdgroup, Element::F32, KvType::F32);
+    let c = Case { body, query_heads: 2, kv_heads: 1, element, kv, start: 60, rows: 10, scale: 3000.0 };
     let mut i = inputs(&c, 41);
     i.projections.iter_mut().for_each(|v| *v *= 50.0);
     // Products of this size round by more than the softmax shows else.
@@ -161,23 +172,25 @@ fn large_scores() {
 /// Keys and values far behind 2^32 values of a pool that takes memory only where it is touched.
 #[test]
 fn pages_beyond_32_bit_indices() {
-    for (body, element) in bodies().into_iter().filter(|b| b.1 == Element::Bf16) {
-        far_pages(&Case { body, query_heads: 1, kv_heads: 1, element, start: 63, rows: 4, scale: 4.0 });
+    for (body, element, kv) in bodies().into_iter().filter(|b| b.1 == Element::Bf16) {
+        far_pages(&Case { body, query_heads: 1, kv_heads: 1, element, kv, start: 63, rows: 4, scale: 4.0 });
     }
 }
 
 fn far_pages(c: &Case) {
     let i = inputs(c, 51);
     let mut gpu = device(51);
-    let page_stride = 2 * 64 * D;
+    let bytes = c.kv.row_bytes(D);
+    let page_stride = 2 * 64 * bytes;
     let pool = gpu.allocate(10 << 30, Contents::Cache).unwrap();
     let pages = [140_000u32, 70_000];
     let table = words(&gpu, &pages);
     for part in 0..2 {
         for p in 0..c.start + c.rows {
             let row = &i.cache.values[i.cache.row(0, part, 0, p)];
-            let at = pages[p / 64] as u64 * page_stride as u64 + ((part * 64 + p % 64) * D) as u64;
-            gpu.upload(&pool, at * 2, &to_bf16(row)).unwrap();
+            let at = u64::from(pages[p / 64]) * page_stride + (part * 64 + p % 64) as u64 * bytes;
+            let row = if c.kv == KvType::Q8 { to_q8(row) } else { to_bf16(row) };
+            gpu.upload(&pool, at, &row).unwrap();
         }
     }
     let q = element_values(&gpu, &i.q, c.element);
@@ -185,11 +198,12 @@ fn far_pages(c: &Case) {
     let out = gpu.allocate((c.rows * D * 2) as u64, Contents::Activations).unwrap();
     let a = AttentionPrefill {
         body: c.body,
+        element: c.element,
         q: View::of(&q),
         kv: KvPool {
             pool: View::of(&pool),
-            element: Element::Bf16,
-            page_stride: page_stride as u64,
+            kv: c.kv,
+            page_stride: page_stride / kv_unit(c.kv),
             table: View::of(&table),
             table_stride: 2,
         },
@@ -209,8 +223,8 @@ fn far_pages(c: &Case) {
 #[test]
 #[should_panic(expected = "query heads on")]
 fn query_heads_that_kv_heads_do_not_divide_are_refused() {
-    let (body, element) = (Body::Simdgroup, Element::F32);
-    check(&Case { body, query_heads: 3, kv_heads: 2, element, start: 0, rows: 1, scale: 1.0 }, 1);
+    let (body, element, kv) = (Body::Simdgroup, Element::F32, KvType::F32);
+    check(&Case { body, query_heads: 3, kv_heads: 2, element, kv, start: 0, rows: 1, scale: 1.0 }, 1);
 }
 
 proptest! {
@@ -219,7 +233,7 @@ proptest! {
     #[test]
     fn any_shape(group in 1usize..=8, kv_heads in 1usize..=2, start in 0usize..150, rows in 1usize..30,
                  body in 0usize..bodies().len(), seed in 1u32..1000) {
-        let (body, element) = bodies()[body];
-        check(&Case { body, query_heads: group * kv_heads, kv_heads, element, start, rows, scale: 5.0 }, seed);
+        let (body, element, kv) = bodies()[body];
+        check(&Case { body, query_heads: group * kv_heads, kv_heads, element, kv, start, rows, scale: 5.0 }, seed);
     }
 }

@@ -1,17 +1,20 @@
 //! A cache with shuffled pages for tests of attention.
 
-use super::kv::{HEAD, KV_PAGE, KvPool};
+use lily_cpu::oracle::round_kv;
+use lily_model::KvType;
+
+use super::kv::{HEAD, KV_PAGE, KvPool, from_q8, kv_unit, to_q8};
 use super::{Element, View};
 use crate::gpu::{Contents, Gpu};
 use crate::testing::{Buffer, TestGpu};
-use crate::testing::{Random, bf16, bytes, floats, to_bf16, words};
+use crate::testing::{Random, bytes, floats, to_bf16, words};
 
 pub const D: usize = HEAD as usize;
 const PAGE: usize = KV_PAGE as usize;
 
 /// The pool has pages of `layers` layers; the tests work on one of them. Values not written are NaN.
 pub struct Cache {
-    pub element: Element,
+    pub kv: KvType,
     pub kv_heads: usize,
     pub layer: usize,
     pub page_stride: usize,
@@ -28,19 +31,19 @@ pub struct OnDevice {
 
 impl Cache {
     /// Room for `lengths[i]` positions of sequence i, in pages drawn at random.
-    pub fn new(random: &mut Random, element: Element, kv_heads: usize, lengths: &[usize]) -> Self {
-        Self::with_pages(random, element, kv_heads, lengths, |_, _| true)
+    pub fn new(random: &mut Random, kv: KvType, kv_heads: usize, lengths: &[usize]) -> Self {
+        Self::with_pages(random, kv, kv_heads, lengths, |_, _| true)
     }
 
     /// Room for one position of each sequence; the table's entries for others are far outside.
-    pub fn only(random: &mut Random, element: Element, kv_heads: usize, positions: &[usize]) -> Self {
+    pub fn only(random: &mut Random, kv: KvType, kv_heads: usize, positions: &[usize]) -> Self {
         let lengths: Vec<usize> = positions.iter().map(|p| p + 1).collect();
-        Self::with_pages(random, element, kv_heads, &lengths, |sequence, page| positions[sequence] / PAGE == page)
+        Self::with_pages(random, kv, kv_heads, &lengths, |sequence, page| positions[sequence] / PAGE == page)
     }
 
     fn with_pages(
         random: &mut Random,
-        element: Element,
+        kv: KvType,
         kv_heads: usize,
         lengths: &[usize],
         has: impl Fn(usize, usize) -> bool,
@@ -57,7 +60,7 @@ impl Cache {
             .map(|(s, n)| (0..pages(n)).map(|p| if has(s, p) { draw() } else { u32::MAX }).collect())
             .collect();
         let page_stride = layers * 2 * kv_heads * PAGE * D;
-        Self { element, kv_heads, layer, page_stride, tables, values: vec![f32::NAN; (wanted + 2) * page_stride] }
+        Self { kv, kv_heads, layer, page_stride, tables, values: vec![f32::NAN; (wanted + 2) * page_stride] }
     }
 
     fn layer_at(&self) -> usize {
@@ -72,18 +75,15 @@ impl Cache {
         at..at + D
     }
 
-    /// Random keys and values for the first `positions` of a sequence, rounded to the element.
+    /// Random keys and values for the first `positions` of a sequence, rounded to the type.
     pub fn fill(&mut self, random: &mut Random, sequence: usize, positions: usize, scale: f32) {
         for p in 0..positions {
             for part in 0..2 {
                 for head in 0..self.kv_heads {
                     let row = self.row(sequence, part, head, p);
-                    let round = |v| if self.element == Element::F32 { v } else { bf16(v) };
-                    for (to, v) in
-                        self.values[row].iter_mut().zip(random.values(D, if part == 0 { scale } else { 1.0 }))
-                    {
-                        *to = round(v);
-                    }
+                    let mut values = random.values(D, if part == 0 { scale } else { 1.0 });
+                    round_kv(self.kv, &mut values);
+                    self.values[row].copy_from_slice(&values);
                 }
             }
         }
@@ -99,20 +99,34 @@ impl Cache {
         for (row, pages) in table.chunks_exact_mut(stride).zip(&self.tables) {
             row[..pages.len()].copy_from_slice(pages);
         }
-        let pool = match self.element {
-            Element::F32 => floats(gpu, &self.values, Contents::Cache),
-            Element::Bf16 => bytes(gpu, &to_bf16(&self.values), Contents::Cache),
+        let pool = match self.kv {
+            KvType::F32 => floats(gpu, &self.values, Contents::Cache),
+            KvType::Bf16 => bytes(gpu, &to_bf16(&self.values), Contents::Cache),
+            KvType::Q8 => bytes(gpu, &to_q8(&self.values), Contents::Cache),
         };
         OnDevice { pool, table: words(gpu, &table) }
     }
 
     pub fn pool<'a>(&self, on: &'a OnDevice) -> KvPool<'a, Buffer> {
         KvPool {
-            pool: View::at(&on.pool, self.layer_at() as u64 * self.element.size()),
-            element: self.element,
-            page_stride: self.page_stride as u64,
+            pool: View::at(&on.pool, (self.layer_at() / D) as u64 * self.kv.row_bytes(D)),
+            kv: self.kv,
+            page_stride: (self.page_stride / D) as u64 * self.kv.row_bytes(D) / kv_unit(self.kv),
             table: View::of(&on.table),
             table_stride: self.table_stride() as u32,
+        }
+    }
+}
+
+/// Values of a pool.
+pub fn read_cache(gpu: &TestGpu, buffer: &Buffer, kv: KvType) -> Vec<f32> {
+    match kv {
+        KvType::F32 => read_values(gpu, buffer, Element::F32),
+        KvType::Bf16 => read_values(gpu, buffer, Element::Bf16),
+        KvType::Q8 => {
+            let mut out = vec![0; gpu.bytes(buffer) as usize];
+            gpu.read(buffer, 0, &mut out).expect("read");
+            from_q8(&out)
         }
     }
 }

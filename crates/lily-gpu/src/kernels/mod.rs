@@ -39,7 +39,7 @@ pub use embed_gather::{EMBED_PARTIALS, embed_gather};
 pub use gated_delta_chunk::{GatedDeltaChunk, gated_delta_chunk, gated_delta_chunk_scratch};
 pub use gated_norm::{GatedNorm, gated_norm};
 pub use grouped_gemm::{ExpertMap, GroupedDown, GroupedGateUp, grouped_blocks, grouped_down, grouped_gate_up};
-pub use kv::{KV_PAGE, KvPool};
+pub use kv::{KV_PAGE, KvPool, from_q8, kv_unit, to_q8};
 pub use linear_step::{LinearStep, linear_step};
 pub use moe_combine::{MoeCombine, moe_combine};
 pub use moe_map::{MoeMap, moe_map};
@@ -52,6 +52,7 @@ pub use tensor_layout::{tensor_layout, tensor_parity};
 pub use top_k::{TOP_K, TopK, top_k, top_k_scratch};
 
 use lily_checkpoint::{Bytes, Matrix};
+use lily_model::KvType;
 
 use crate::gpu::{Arg, Contents, Gpu, GpuError};
 
@@ -94,7 +95,7 @@ fn need<G: Gpu>(gpu: &G, view: View<'_, G::Buffer>, count: u64, size: u64, what:
     assert!(view.offset + bytes <= has, "{what}: {bytes} bytes at {} of a buffer of {has}", view.offset);
 }
 
-/// Type of the inputs of matrix products and of cached keys and values.
+/// Type of the inputs of matrix products, and of cached keys and values that are not of 8 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     /// Exact; for tests, the router and gates, and decode's activations.
@@ -109,6 +110,16 @@ impl Element {
         match self {
             Self::F32 => 4,
             Self::Bf16 => 2,
+        }
+    }
+}
+
+/// The cache that keeps values as they are.
+impl From<Element> for KvType {
+    fn from(element: Element) -> Self {
+        match element {
+            Element::F32 => Self::F32,
+            Element::Bf16 => Self::Bf16,
         }
     }
 }

@@ -40,9 +40,8 @@ inline void qk_norm_rope(
   } else {
     device const uint* pages = table + (args.decode != 0 ? ulong(row) * args.table_stride : ulong(0));
     const uint part = kv < kv_heads ? KV_KEYS : KV_VALUES;
-    const ulong plane = kv_plane(kv_heads, part, kv % kv_heads);
-    device KV* to = pool + plane + kv_place(pages, args.page_stride, position) + lane;
-    for (uint i = 0; i < 8; i++) to[i * 32] = KV(v[i]);
+    const ulong plane = kv_plane(kv_heads, part, kv % kv_heads, KvRow<KV>::length);
+    kv_store(pool + plane + kv_place(pages, args.page_stride, position, KvRow<KV>::length), v, lane);
   }
 }
 
@@ -67,3 +66,5 @@ inline void qk_norm_rope(
 QK_NORM_ROPE(qk_norm_rope_f32_f32, float, float)
 QK_NORM_ROPE(qk_norm_rope_f32_bf16, float, bfloat)
 QK_NORM_ROPE(qk_norm_rope_bf16_bf16, bfloat, bfloat)
+QK_NORM_ROPE(qk_norm_rope_f32_q8, float, uchar)
+QK_NORM_ROPE(qk_norm_rope_bf16_q8, bfloat, uchar)

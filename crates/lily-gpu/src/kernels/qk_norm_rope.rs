@@ -1,5 +1,7 @@
 //! Norm and rotation of queries and keys, and the write to the cache (`docs/model.md §4.2, §4.3`).
 
+use lily_model::KvType;
+
 use super::kv::{HEAD, KvPool};
 use super::{Element, View, need};
 use crate::args::QkArgs;
@@ -38,7 +40,7 @@ pub struct QkNormRope<'a, B> {
     pub inv_freq: View<'a, B>,
     /// Out: `[rows × query heads × 256]`, scaled by 1/16.
     pub q: View<'a, B>,
-    /// Type of `q`: F32, or that of the cache.
+    /// Type of `q`: F32, or BF16 where the cache is not of F32.
     pub q_element: Element,
     /// Out: keys and values of the rows.
     pub kv: KvPool<'a, B>,
@@ -80,11 +82,13 @@ pub fn qk_norm_rope<G: Gpu>(gpu: &mut G, n: &QkNormRope<'_, G::Buffer>) -> Resul
             (0, positions)
         }
     };
-    let kernel = match (n.q_element, n.kv.element) {
-        (Element::F32, Element::F32) => "qk_norm_rope_f32_f32",
-        (Element::F32, Element::Bf16) => "qk_norm_rope_f32_bf16",
-        (Element::Bf16, Element::Bf16) => "qk_norm_rope_bf16_bf16",
-        (Element::Bf16, Element::F32) => panic!("BF16 queries on an F32 cache"),
+    let kernel = match (n.q_element, n.kv.kv) {
+        (Element::F32, KvType::F32) => "qk_norm_rope_f32_f32",
+        (Element::F32, KvType::Bf16) => "qk_norm_rope_f32_bf16",
+        (Element::Bf16, KvType::Bf16) => "qk_norm_rope_bf16_bf16",
+        (Element::F32, KvType::Q8) => "qk_norm_rope_f32_q8",
+        (Element::Bf16, KvType::Q8) => "qk_norm_rope_bf16_q8",
+        (Element::Bf16, KvType::F32) => panic!("BF16 queries on an F32 cache"),
     };
     let args = QkArgs {
         page_stride: n.kv.page_stride,

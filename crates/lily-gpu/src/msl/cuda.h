@@ -37,7 +37,7 @@ typedef vec<half, 2> half2; typedef vec<half, 4> half4; typedef vec<bfloat, 2> b
 template <typename T, typename U> struct LilyAs { union { U u; T t; }; LILY_FN LilyAs(U x) : u(x) {} };
 template <typename T, typename U> LILY_FN T as_type(U u) { static_assert(sizeof(T) == sizeof(U), "as_type"); return LilyAs<T, U>(u).t; }
 LILY_FN float rsqrt(float x) { return rsqrtf(x); } // fast-math choices are made by NVRTC's options
-namespace metal { using ::min; using ::max; using ::fma; using ::exp; using ::log; using ::sqrt; using ::rsqrt; using ::tanh; using ::abs; using ::sin; using ::cos;
+namespace metal { using ::min; using ::max; using ::fma; using ::exp; using ::log; using ::sqrt; using ::rsqrt; using ::tanh; using ::abs; using ::sin; using ::cos; using ::rint;
 namespace precise { using ::exp; using ::log; using ::sqrt; using ::rsqrt; using ::tanh; using ::sin; using ::cos; }
 namespace fast { using namespace precise; } }
 

@@ -34,7 +34,7 @@ LILY_1(exp) LILY_1(log) LILY_1(sin) LILY_1(cos) LILY_1(tanh) LILY_1(sqrt) LILY_1
 namespace precise { LILY_1(exp) LILY_1(log) LILY_1(sin) LILY_1(cos) LILY_1(tanh) LILY_1(sqrt) LILY_1(rsqrt) }
 namespace fast { LILY_1(exp) LILY_1(log) LILY_1(sin) LILY_1(cos) LILY_1(tanh) LILY_1(sqrt) LILY_1(rsqrt) }
 int min(int, int); uint min(uint, uint); float min(float, float); int max(int, int); uint max(uint, uint); float max(float, float);
-float dot(float2, float2); float dot(float3, float3); float dot(float4, float4); float fma(float, float, float); float4 fma(float4, float4, float4);
+float rint(float); float dot(float2, float2); float dot(float3, float3); float dot(float4, float4); float fma(float, float, float); float4 fma(float4, float4, float4);
 enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2 }; mem_flags operator|(mem_flags, mem_flags);
 void threadgroup_barrier(mem_flags); void simdgroup_barrier(mem_flags);
 enum memory_order { memory_order_relaxed };

@@ -242,8 +242,8 @@ impl<G: Gpu> Program<G> {
 
     /// Scratch of attention for the longest sequence.
     fn grow_attention(&mut self, now: &Now) -> Result<(), GpuError> {
-        let (body, element) = (self.options.body, self.options.element);
-        let need = attention_decode_scratch(body, element, now.batch, self.shape.query_heads as u32, now.longest);
+        let (body, kv) = (self.options.body, self.options.kv_type());
+        let need = attention_decode_scratch(body, kv, now.batch, self.shape.query_heads as u32, now.longest);
         if need > self.steps.attention_bytes {
             let bytes = need.next_power_of_two();
             self.steps.attention = self.gpu.allocate(bytes, Contents::Activations)?;
@@ -321,7 +321,7 @@ impl<G: Gpu> Program<G> {
         let Self { gpu, shape, weights, pools, steps: s, options, frequencies, .. } = self;
         let DeviceMixer::Full(w) = &weights.layers[layer].mixer else { unreachable!("the shape says so") };
         let set = &s.sets[now.set];
-        let kv = super::kv(shape, options.element, pools, index, View::of(&set.table), set.table_stride);
+        let kv = super::kv(shape, options.kv_type(), pools, index, View::of(&set.table), set.table_stride);
         let stride = full_stride(shape) as u32;
         let [q, k, v] = &w.inputs;
         let norm = s.norm(&weights.layers[layer].input_norm, count, shape);

@@ -18,10 +18,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lily_checkpoint::Weights;
-use lily_model::{LayerKind, Shape};
+use lily_model::{KvType, LayerKind, Shape};
 
 use crate::gpu::{Contents, Dispatched, Gpu, GpuError, Ticket};
-use crate::kernels::{Body, Element, KV_PAGE, KvPool, View};
+use crate::kernels::{Body, Element, KV_PAGE, KvPool, View, kv_unit};
 use crate::weights::DeviceWeights;
 use decode::Steps;
 use prefill::Scratch;
@@ -29,8 +29,10 @@ use prefill::Scratch;
 /// How the model is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Type of cached keys and values and of the inputs of prefill's matrix products: BF16 as shipped, F32 for tests.
+    /// Type of the inputs of prefill's matrix products, and of cached keys and values: BF16 as shipped, F32 for tests.
     pub element: Element,
+    /// Keys and values are cached in 8 bits instead ([`KvType::Q8`]).
+    pub q8: bool,
     /// Matrix tiles of the BF16 products.
     pub body: Body,
     /// Most tokens of a prefill pass, a multiple of 64.
@@ -40,11 +42,16 @@ pub struct Options {
 impl Options {
     /// Tokens of a prefill pass unless something else is asked for.
     pub const CHUNK: u32 = 4096;
+
+    /// What keys and values are cached as.
+    pub fn kv_type(&self) -> KvType {
+        if self.q8 { KvType::Q8 } else { self.element.into() }
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { element: Element::Bf16, body: Body::Simdgroup, chunk: Self::CHUNK }
+        Self { element: Element::Bf16, q8: false, body: Body::Simdgroup, chunk: Self::CHUNK }
     }
 }
 
@@ -110,7 +117,7 @@ impl<G: Gpu> Program<G> {
         gpu.upload(&buffer, 0, &frequencies)?;
         Ok(Self {
             weights: DeviceWeights::share(&mut gpu, weights)?,
-            pools: Pools::new(&gpu, shape, options.element)?,
+            pools: Pools::new(&gpu, shape, options.kv_type())?,
             steps: Steps::new(&gpu, shape)?,
             frequencies: buffer,
             scratch: None,
@@ -184,7 +191,7 @@ impl<G: Gpu> Program<G> {
         self.run()?;
         let sizes = self.pools.sizes();
         let mut state = seed;
-        // BF16 values of ±0.5 to ±1; as F32, pairs of them.
+        // BF16 values of ±0.5 to ±1; as F32, pairs of them; in 8 bits, codes and scales.
         let mut random = |bytes: u64| -> Vec<u8> {
             (0..bytes / 2)
                 .flat_map(|_| {
@@ -351,15 +358,15 @@ fn full_stride(s: &Shape) -> usize {
 /// Keys and values of full layer `index`.
 fn kv<'a, B: Clone>(
     s: &Shape,
-    element: Element,
+    kv: KvType,
     pools: &'a Pools<B>,
     index: usize,
     table: View<'a, B>,
     table_stride: u32,
 ) -> KvPool<'a, B> {
-    let layer = 2 * s.kv_dim() as u64 * u64::from(KV_PAGE) * element.size();
+    let layer = 2 * s.kv_heads as u64 * u64::from(KV_PAGE) * kv.row_bytes(s.head_dim);
     let pool = View::at(pools.kv(), index as u64 * layer);
-    KvPool { pool, element, page_stride: pools.sizes().page / element.size(), table, table_stride }
+    KvPool { pool, kv, page_stride: pools.sizes().page / kv_unit(kv), table, table_stride }
 }
 
 fn words(values: &[u32]) -> Vec<u8> {

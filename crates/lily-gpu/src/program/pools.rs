@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lily_model::{LayerKind, Shape};
+use lily_model::{KvType, LayerKind, Shape};
 
 use crate::gpu::{Contents, Gpu, GpuError};
-use crate::kernels::{CopySlices, Element, KV_PAGE, View, copy_slices};
+use crate::kernels::{CopySlices, KV_PAGE, View, copy_slices};
 
 /// Pages that the pool grows by when more than the admitted ones are needed.
 const PAGES_BEYOND: u32 = 8;
@@ -75,13 +75,13 @@ pub struct StateSizes {
 
 impl StateSizes {
     /// Of a model of this shape with keys and values of type `kv`.
-    pub fn of(shape: &Shape, kv: Element) -> Self {
+    pub fn of(shape: &Shape, kv: KvType) -> Self {
         let layers = shape.count(LayerKind::Linear) as u64;
         Self {
             layers,
             recurrent: shape.recurrent_bytes() / layers.max(1),
             conv: (4 * (shape.conv_taps - 1) * shape.conv_dim()) as u64,
-            page: shape.kv_values_per_token() * u64::from(KV_PAGE) * kv.size(),
+            page: shape.kv_bytes_per_token(kv) * u64::from(KV_PAGE),
         }
     }
 
@@ -110,7 +110,7 @@ pub struct Pools<B> {
 
 impl<B: Clone> Pools<B> {
     /// Room for one sequence of one page.
-    pub fn new<G: Gpu<Buffer = B>>(gpu: &G, shape: &Shape, kv: Element) -> Result<Self, GpuError> {
+    pub fn new<G: Gpu<Buffer = B>>(gpu: &G, shape: &Shape, kv: KvType) -> Result<Self, GpuError> {
         let sizes = StateSizes::of(shape, kv);
         Ok(Self {
             sizes,

@@ -321,7 +321,7 @@ impl<G: Gpu> Program<G> {
     /// The mixer of a full layer; its output is in `s.out`.
     fn full_pass(&mut self, s: &Scratch<G::Buffer>, pass: Pass, layer: usize, index: usize) -> Result<(), GpuError> {
         let Self { gpu, shape, weights, pools, options, frequencies, .. } = self;
-        let kv = super::kv(shape, options.element, pools, index, View::of(&s.table), s.table_stride);
+        let kv = super::kv(shape, options.kv_type(), pools, index, View::of(&s.table), s.table_stride);
         let DeviceMixer::Full(w) = &weights.layers[layer].mixer else { unreachable!("the shape says so") };
         let stride = full_stride(shape) as u32;
         let [q, k, v] = &w.inputs;
@@ -361,6 +361,7 @@ impl<G: Gpu> Program<G> {
             gpu,
             &AttentionPrefill {
                 body: options.body,
+                element: s.element,
                 q: View::of(&s.mixer),
                 kv,
                 projections: View::of(&s.wide),

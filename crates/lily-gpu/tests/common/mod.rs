@@ -29,7 +29,11 @@ pub fn shipped() -> Body {
 
 /// The model on the device. Threads of the emulator run in an order that `seed` shuffles.
 pub fn model(shape: &Shape, weights: &Weights, element: Element, body: Body, seed: u32) -> Box<dyn Model> {
-    let options = Options { element, body, ..Options::default() };
+    model_with(shape, weights, Options { element, body, ..Options::default() }, seed)
+}
+
+/// As [`model`].
+pub fn model_with(shape: &Shape, weights: &Weights, options: Options, seed: u32) -> Box<dyn Model> {
     #[cfg(target_os = "linux")]
     if cuda() {
         let gpu = lily_gpu::device::cuda::Cuda::open().expect("LILY_TEST_DEVICE=cuda");

@@ -99,7 +99,7 @@ fn measure(args: &BenchArgs) -> Result<Report> {
         rows: Vec::new(),
     };
     let decode_weight_bytes = decode_weight_bytes(weights, shape.experts_per_token);
-    let plan = Plan {
+    let mut plan = Plan {
         decode: args.decode_tokens as usize,
         rounds: args.rounds as usize,
         warm_up: !args.no_warm_up,
@@ -110,6 +110,7 @@ fn measure(args: &BenchArgs) -> Result<Report> {
     let mut model = source.model(device, args)?;
     report.load_s = Some(loading.elapsed().as_secs_f64());
     report.device = Some(model.device());
+    plan.costs = plan.costs.with_kv(shape, model.kv_type());
 
     println!("{}\n{}", report.head(), report::columns());
     for context in contexts {

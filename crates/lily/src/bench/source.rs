@@ -69,7 +69,8 @@ impl Source {
                 if !device.is_gpu() {
                     seeded.make(args.model.workers(), &|done, total| progress.bytes(done, total));
                 }
-                device.model(shape, &seeded.weights, args.engine, args.model.workers())
+                let kv = args.model.kv_dtype.map(Into::into);
+                device.model(shape, &seeded.weights, args.engine, args.model.workers(), kv)
             }
         }
     }

@@ -1,13 +1,13 @@
 //! Full attention: norm and rotation, the paged cache, prefill and decode.
 
 use anyhow::Result;
-use lily_cpu::oracle::{inv_freq, rope};
+use lily_cpu::oracle::{inv_freq, rope, round_kv};
 use lily_gpu::kernels::{
     ATTENTION_BLOCK, AttentionDecode, AttentionPrefill, Body, Element, KV_PAGE, KvPool, QkNormRope, Rows, View,
-    attention_decode, attention_decode_scratch, attention_prefill, qk_norm_rope,
+    attention_decode, attention_decode_scratch, attention_prefill, from_q8, kv_unit, qk_norm_rope, to_q8,
 };
-use lily_gpu::{Contents, Gpu};
-use lily_model::Shape;
+use lily_gpu::{Contents, Gpu, GpuError};
+use lily_model::{KvType, Shape};
 
 use super::lab::{Lab, Work, difference, dot, elements, normed, rounded, sigmoid};
 
@@ -16,7 +16,7 @@ const PAGE: usize = KV_PAGE as usize;
 
 /// Keys and values of some sequences on the device, pages in a shuffled order.
 struct Cache<B> {
-    element: Element,
+    kv: KvType,
     kv_heads: usize,
     table: Vec<u32>,
     /// Pages of a sequence.
@@ -30,7 +30,7 @@ struct Cache<B> {
 impl<B> Cache<B> {
     fn new<G: Gpu<Buffer = B>>(
         lab: &mut Lab<'_, G>,
-        element: Element,
+        kv: KvType,
         kv_heads: usize,
         sequences: usize,
         positions: usize,
@@ -42,17 +42,22 @@ impl<B> Cache<B> {
             table.swap(i, lab.random.below(i as u64 + 1) as usize);
         }
         let count = pages as usize * 2 * kv_heads * PAGE * HEAD;
-        let values = rounded(element, &lab.random.values(count, 1.0));
-        let pool = lab.elements(element, &values, Contents::Cache)?;
+        let mut values = lab.random.values(count, 1.0);
+        round_kv(kv, &mut values);
+        let pool = match kv {
+            KvType::F32 => lab.elements(Element::F32, &values, Contents::Cache)?,
+            KvType::Bf16 => lab.elements(Element::Bf16, &values, Contents::Cache)?,
+            KvType::Q8 => lab.bytes(&to_q8(&values), Contents::Cache)?,
+        };
         let table_on_device = lab.words(&table)?;
-        Ok(Self { element, kv_heads, table, stride, values, pool, table_on_device })
+        Ok(Self { kv, kv_heads, table, stride, values, pool, table_on_device })
     }
 
     fn view(&self) -> KvPool<'_, B> {
         KvPool {
             pool: View::of(&self.pool),
-            element: self.element,
-            page_stride: (2 * self.kv_heads * PAGE * HEAD) as u64,
+            kv: self.kv,
+            page_stride: (2 * self.kv_heads * PAGE) as u64 * self.kv.row_bytes(HEAD) / kv_unit(self.kv),
             table: View::of(&self.table_on_device),
             table_stride: self.stride as u32,
         }
@@ -62,6 +67,18 @@ impl<B> Cache<B> {
     fn at(&self, sequence: usize, position: usize, what: usize, head: usize) -> usize {
         let page = self.table[sequence * self.stride + position / PAGE] as usize;
         (((page * 2 + what) * self.kv_heads + head) * PAGE + position % PAGE) * HEAD
+    }
+
+    /// What the pool holds now.
+    fn read<G: Gpu<Buffer = B>>(&self, lab: &Lab<'_, G>) -> Result<Vec<f32>, GpuError> {
+        match self.kv {
+            KvType::F32 => lab.read_elements(Element::F32, &self.pool),
+            KvType::Bf16 => lab.read_elements(Element::Bf16, &self.pool),
+            KvType::Q8 => {
+                let words = lab.read_words(&self.pool)?;
+                Ok(from_q8(&words.into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<_>>()))
+            }
+        }
     }
 
     /// Attention of one scaled query over positions 0 to `last`.
@@ -84,25 +101,25 @@ impl<B> Cache<B> {
 /// `qk_norm_rope` and `attention_decode`.
 pub fn check<G: Gpu>(lab: &mut Lab<'_, G>) -> Result<()> {
     let (heads, kv_heads) = heads(lab);
-    for element in [Element::F32, Element::Bf16] {
-        qk(lab, element, heads, kv_heads, None)?;
-        qk(lab, element, heads, kv_heads, Some(&[0, 63, 64, 1000]))?;
-        check_decode(lab, element)?;
+    for kv in [KvType::F32, KvType::Bf16, KvType::Q8] {
+        qk(lab, kv, heads, kv_heads, None)?;
+        qk(lab, kv, heads, kv_heads, Some(&[0, 63, 64, 1000]))?;
+        check_decode(lab, kv)?;
     }
     Ok(())
 }
 
 /// `attention_decode` on both sides of its blocks.
-pub fn check_decode<G: Gpu>(lab: &mut Lab<'_, G>, element: Element) -> Result<()> {
+pub fn check_decode<G: Gpu>(lab: &mut Lab<'_, G>, kv: KvType) -> Result<()> {
     let (heads, kv_heads) = heads(lab);
-    let block = if lab.step == Body::Mma { 32 } else { ATTENTION_BLOCK as usize };
+    let block = if lab.step == Body::Mma && kv == KvType::Bf16 { 32 } else { ATTENTION_BLOCK as usize };
     for counts in [&[1][..], &[block - 1], &[block], &[block + 1], &[3, 2 * block + 5, 64]] {
-        decode(lab, element, heads, kv_heads, counts)?;
+        decode(lab, kv, heads, kv_heads, counts)?;
     }
-    if lab.full && element == Element::Bf16 {
+    if lab.full && kv != KvType::F32 {
         // Both sides of lengths from which blocks are longer.
         for count in [4096, 4097, 16384, 16385] {
-            decode(lab, Element::Bf16, heads, kv_heads, &[count])?;
+            decode(lab, kv, heads, kv_heads, &[count])?;
         }
     }
     Ok(())
@@ -114,11 +131,15 @@ pub fn check_prefill<G: Gpu>(lab: &mut Lab<'_, G>, body: Body) -> Result<()> {
     for &element in elements(body) {
         // Both sides of a row tile, a key tile and a page.
         for (start, rows) in [(0, 1), (0, 8), (0, 9), (63, 2), (64, 17)] {
-            prefill(lab, body, element, heads, kv_heads, start, rows)?;
+            prefill(lab, body, element, element.into(), heads, kv_heads, (start, rows))?;
+            // Whatever multiplies elsewhere, these are left to the matrices of 8×8.
+            if body == Body::Simdgroup {
+                prefill(lab, body, element, KvType::Q8, heads, kv_heads, (start, rows))?;
+            }
         }
     }
     if lab.full {
-        prefill(lab, body, Element::Bf16, heads, kv_heads, 1024, 128)?;
+        prefill(lab, body, Element::Bf16, KvType::Bf16, heads, kv_heads, (1024, 128))?;
     }
     Ok(())
 }
@@ -129,20 +150,14 @@ fn heads<G: Gpu>(lab: &Lab<'_, G>) -> (usize, usize) {
 }
 
 /// Rows from position 5 on, or one row a sequence at `positions`.
-fn qk<G: Gpu>(
-    lab: &mut Lab<'_, G>,
-    element: Element,
-    heads: usize,
-    kv_heads: usize,
-    decode: Option<&[usize]>,
-) -> Result<()> {
+fn qk<G: Gpu>(lab: &mut Lab<'_, G>, kv: KvType, heads: usize, kv_heads: usize, decode: Option<&[usize]>) -> Result<()> {
     let start = 5;
     let positions: Vec<usize> = decode.map_or_else(|| (start..start + 70).collect(), <[usize]>::to_vec);
     let (rows, longest) = (positions.len(), positions.iter().max().map_or(1, |p| p + 1));
     let sequences = if decode.is_some() { rows } else { 1 };
-    let q_element = if decode.is_some() { Element::F32 } else { element };
+    let q_element = if decode.is_some() || kv == KvType::F32 { Element::F32 } else { Element::Bf16 };
     let stride = (2 * heads + 2 * kv_heads) * HEAD;
-    let mut cache = Cache::new(lab, element, kv_heads, sequences, longest)?;
+    let mut cache = Cache::new(lab, kv, kv_heads, sequences, longest)?;
     let x = lab.random.values(rows * stride, 2.0);
     let (q_norm, k_norm) = (lab.random.values(HEAD, 1.5), lab.random.values(HEAD, 1.5));
     let shape = Shape::qwen3_6_35b_a3b();
@@ -160,9 +175,11 @@ fn qk<G: Gpu>(
             rope(&shape, &mut key, 1, position);
             let sequence = if decode.is_some() { t } else { 0 };
             let (k, v) = (cache.at(sequence, position, 0, h), cache.at(sequence, position, 1, h));
-            cache.values[k..k + HEAD].copy_from_slice(&rounded(element, &key));
-            let value = &row[(2 * heads + kv_heads + h) * HEAD..][..HEAD];
-            cache.values[v..v + HEAD].copy_from_slice(&rounded(element, value));
+            let mut value = row[(2 * heads + kv_heads + h) * HEAD..][..HEAD].to_vec();
+            round_kv(kv, &mut key);
+            round_kv(kv, &mut value);
+            cache.values[k..k + HEAD].copy_from_slice(&key);
+            cache.values[v..v + HEAD].copy_from_slice(&value);
         }
     }
     let want = rounded(q_element, &want);
@@ -172,13 +189,14 @@ fn qk<G: Gpu>(
     let frequencies = lab.floats(&frequencies, Contents::Weights)?;
     let at = lab.words(&positions.iter().map(|&p| p as u32).collect::<Vec<_>>())?;
     let q = lab.elements(q_element, &vec![0.0; want.len()], Contents::Activations)?;
-    let moved = (rows * ((heads + 2 * kv_heads) * 4 + kv_heads * 2 * element.size() as usize) * HEAD) as u64;
+    let stored = 2 * (rows * kv_heads) as u64 * kv.row_bytes(HEAD);
+    let moved = (rows * (heads + 2 * kv_heads) * 4 * HEAD) as u64 + stored;
     lab.check(
         "qk_norm_rope",
-        format!("{rows} rows, {}, {element:?}", if decode.is_some() { "decode" } else { "prefill" }),
+        format!("{rows} rows, {}, {}", if decode.is_some() { "decode" } else { "prefill" }, kv.name()),
         Work::Bytes(moved + want.len() as u64 * q_element.size()),
-        // A value may round to its other neighbour in BF16.
-        if element == Element::Bf16 { 0.008 } else { 5e-6 },
+        // A value may round to its other neighbour in BF16, and to the next code in 8 bits.
+        if kv == KvType::F32 { 5e-6 } else { 0.008 },
         |gpu| {
             let n = QkNormRope {
                 projections: View::of(&x),
@@ -202,7 +220,7 @@ fn qk<G: Gpu>(
         },
         |lab| {
             let q = difference(&lab.read_elements(q_element, &q)?, &want);
-            Ok(q.max(difference(&lab.read_elements(element, &cache.pool)?, &cache.values)))
+            Ok(q.max(difference(&cache.read(lab)?, &cache.values)))
         },
     );
     Ok(())
@@ -221,12 +239,14 @@ fn prefill<G: Gpu>(
     lab: &mut Lab<'_, G>,
     body: Body,
     element: Element,
+    kv: KvType,
     heads: usize,
     kv_heads: usize,
-    start: usize,
-    rows: usize,
+    (start, rows): (usize, usize),
 ) -> Result<()> {
-    let cache = Cache::new(lab, element, kv_heads, 1, start + rows)?;
+    let mut cache = Cache::new(lab, kv, kv_heads, 1, start + rows)?;
+    // Values of 8 bits are multiplied as the element holds them.
+    cache.values = rounded(element, &cache.values);
     let stride = 2 * heads * HEAD;
     let q = rounded(element, &lab.random.values(rows * heads * HEAD, 0.3));
     let projections = lab.random.values(rows * stride, 2.0);
@@ -241,13 +261,14 @@ fn prefill<G: Gpu>(
     let pairs: usize = (0..rows).map(|t| start + t + 1).sum();
     lab.check(
         if body == Body::Mma { "attention mma" } else { "attention_prefill" },
-        format!("{rows} rows from {start}, {heads}/{kv_heads} heads, {element:?}"),
+        format!("{rows} rows from {start}, {heads}/{kv_heads} heads, {element:?} on {}", kv.name()),
         Work::Products((2 * pairs * heads * HEAD) as u64),
         // BF16: weights and outputs are rounded.
         if element == Element::Bf16 { 0.008 } else { 2e-5 },
         |gpu| {
             let a = AttentionPrefill {
                 body,
+                element,
                 q: View::of(&q),
                 kv: cache.view(),
                 projections: View::of(&projections),
@@ -266,16 +287,10 @@ fn prefill<G: Gpu>(
 }
 
 /// One row a sequence, which has so many positions with it.
-fn decode<G: Gpu>(
-    lab: &mut Lab<'_, G>,
-    element: Element,
-    heads: usize,
-    kv_heads: usize,
-    counts: &[usize],
-) -> Result<()> {
+fn decode<G: Gpu>(lab: &mut Lab<'_, G>, kv: KvType, heads: usize, kv_heads: usize, counts: &[usize]) -> Result<()> {
     let body = lab.step;
     let longest = counts.iter().copied().max().unwrap_or(1);
-    let cache = Cache::new(lab, element, kv_heads, counts.len(), longest)?;
+    let cache = Cache::new(lab, kv, kv_heads, counts.len(), longest)?;
     let stride = 2 * heads * HEAD;
     let q = lab.random.values(counts.len() * heads * HEAD, 0.3);
     let projections = lab.random.values(counts.len() * stride, 2.0);
@@ -287,13 +302,13 @@ fn decode<G: Gpu>(
     let (q, projections) = (lab.input(&q)?, lab.input(&projections)?);
     let positions = lab.words(&counts.iter().map(|&n| n as u32 - 1).collect::<Vec<_>>())?;
     let out = lab.output(want.len())?;
-    let scratch = attention_decode_scratch(body, element, counts.len() as u32, heads as u32, longest as u32);
+    let scratch = attention_decode_scratch(body, kv, counts.len() as u32, heads as u32, longest as u32);
     let scratch = lab.gpu.allocate(scratch.max(16), Contents::Activations)?;
-    let read = counts.iter().sum::<usize>() * 2 * kv_heads * HEAD;
+    let read = (counts.iter().sum::<usize>() * 2 * kv_heads) as u64 * kv.row_bytes(HEAD);
     lab.check(
         lab.step_name("attention_decode", "attention_d. mma"),
-        format!("contexts {counts:?}, {heads}/{kv_heads} heads, {element:?}"),
-        Work::Bytes(read as u64 * element.size()),
+        format!("contexts {counts:?}, {heads}/{kv_heads} heads, {}", kv.name()),
+        Work::Bytes(read),
         2e-5,
         |gpu| {
             let a = AttentionDecode {

@@ -13,8 +13,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use lily_gpu::kernels::{Body, CopySlices, Element, View, copy_slices};
+use lily_gpu::kernels::{Body, CopySlices, View, copy_slices};
 use lily_gpu::{Contents, Gpu};
+use lily_model::KvType;
 
 pub(crate) use lab::time;
 use lab::{Lab, Outcome, Work};
@@ -56,7 +57,7 @@ pub fn examine<G: Gpu>(gpu: &mut G, fast: Result<Body, &str>, full: bool) -> Res
             linear::check_prefill(&mut lab, body)?;
             lab.step = body;
             products::check_decode(&mut lab)?;
-            attention::check_decode(&mut lab, Element::Bf16)?;
+            attention::check_decode(&mut lab, KvType::Bf16)?;
             experts::check_decode(&mut lab)?;
         }
     }

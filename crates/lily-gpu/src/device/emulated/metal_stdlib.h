@@ -69,6 +69,7 @@ LILY_FN float sin(float a) { return __builtin_sinf(a); }
 LILY_FN float cos(float a) { return __builtin_cosf(a); }
 LILY_FN float sqrt(float a) { return __builtin_sqrtf(a); }
 LILY_FN float rsqrt(float a) { return 1.0f / __builtin_sqrtf(a); }
+LILY_FN float rint(float a) { return __builtin_rintf(a); }
 LILY_FN float abs(float a) { return __builtin_fabsf(a); }
 namespace precise {
 using metal::cos;
