@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use lily_chat::{OutputOptions, Tokenizer};
 use lily_engine::{
-    Adjust, Answer, DiskOptions, Engine, EngineOptions, Event, Finished, Load, PrefixOptions, Request, SamplingParams,
+    Adjust, Answer, DiskOptions, Engine, EngineOptions, Event, Load, PrefixOptions, Request, SamplingParams,
 };
-use lily_model::{Model, Rows};
+use lily_model::{Model, Rows, SeqId};
 
 use watched::{Row, Seen, Watched};
 
@@ -78,6 +78,8 @@ pub struct Counts {
     pub cancelled: usize,
     /// Requests that a longer state was made for once, which is gone.
     pub dropped: usize,
+    /// Requests that took turns with others.
+    pub together: usize,
     /// Rows of logits compared, and tokens that a device chose itself.
     pub rows: usize,
 }
@@ -155,29 +157,75 @@ impl Talks {
         self.engines += 1;
     }
 
-    fn submit(&self, prompt: &[u32], boundaries: &[usize], answer: usize) -> Answer {
-        let request = Request {
-            prompt: prompt.to_vec(),
-            boundaries: boundaries.to_vec(),
-            sampling: SamplingParams::GREEDY,
-            adjust: Adjust::default(),
-            max_tokens: Some(answer),
-            // No end token: every answer has its length.
-            output: OutputOptions::default(),
-        };
-        self.engine.as_ref().unwrap().submit(request).unwrap()
+    fn engine(&self) -> &Engine {
+        self.engine.as_ref().unwrap()
     }
 
     /// Ask for `answer` tokens and compare every row behind them with a cold run's. Returns what was said.
     pub fn ask(&mut self, prompt: &[u32], boundaries: &[usize], answer: usize) -> Vec<u32> {
         *self.seen.lock().unwrap() = Seen::default();
-        let finished = drain(self.submit(prompt, boundaries, answer));
-        let cached = finished.usage.cached_tokens;
-        let what = format!("request {}: {cached} of {} tokens were kept", self.counts.requests, prompt.len());
-        assert_eq!((finished.usage.prompt_tokens, finished.usage.completion_tokens), (prompt.len(), answer), "{what}");
-        self.check_hit(prompt, cached, &what);
+        let finished = drain(self.engine().submit(request(prompt, boundaries, answer)).unwrap());
+        let what =
+            format!("request {}: {} of {} tokens were kept", self.counts.requests, finished.cached, prompt.len());
+        assert_eq!((finished.prompt, finished.said), (prompt.len(), answer), "{what}");
+        self.check_hit(prompt, finished.cached, &what);
+        let (seq, began_at) = self.seen.lock().unwrap().began[0];
+        assert_eq!(began_at, finished.cached, "{what}");
+        self.read = self.seen.lock().unwrap().read;
+        assert_eq!(began_at + self.read, prompt.len(), "{what}: every other token was read once");
+        self.answered(prompt, boundaries, answer, (seq, began_at), &what)
+    }
 
-        let rows = std::mem::take(&mut self.seen.lock().unwrap().rows);
+    /// Ask for several at once: they take turns. Returns what each said.
+    pub fn together(&mut self, asked: &[(Vec<u32>, Vec<usize>, usize)]) -> Vec<Vec<u32>> {
+        *self.seen.lock().unwrap() = Seen::default();
+        let submit = |(prompt, boundaries, answer): &(Vec<u32>, Vec<usize>, usize)| {
+            self.engine().submit(request(prompt, boundaries, *answer)).unwrap()
+        };
+        let answers: Vec<Answer> = asked.iter().map(submit).collect();
+        let finished: Vec<Ended> = answers.into_iter().map(drain).collect();
+        let began = self.seen.lock().unwrap().began.clone();
+        assert_eq!(began.len(), asked.len());
+        self.counts.together += asked.len();
+        let mut said = Vec::new();
+        for (((prompt, boundaries, answer), seq), finished) in asked.iter().zip(began).zip(finished) {
+            let what = format!("together: {} of {} tokens were kept", seq.1, prompt.len());
+            assert!(seq.1 == finished.cached && seq.1 < prompt.len(), "{what}");
+            said.push(self.answered(prompt, boundaries, *answer, seq, &what));
+        }
+        said
+    }
+
+    /// Ask for two answers to one prompt: the second begins where the prompt ends.
+    pub fn twice(&mut self, prompt: &[u32], boundaries: &[usize], answer: usize) {
+        *self.seen.lock().unwrap() = Seen::default();
+        let answers = self.engine().submit_choices(request(prompt, boundaries, answer), 2).unwrap();
+        answers.into_iter().for_each(|answer| {
+            drain(answer);
+        });
+        let (began, rows) = {
+            let mut seen = self.seen.lock().unwrap();
+            let began = seen.began.clone();
+            assert_eq!((began.len(), began[1].1), (2, prompt.len()));
+            assert_eq!(began[0].1 + seen.read, prompt.len(), "the prompt was read once");
+            let rows = seen.rows_of(began[1].0);
+            (began, rows)
+        };
+        self.answered(prompt, boundaries, answer, began[0], "the first of two");
+        // Its first token is chosen from the first one's logits.
+        assert!(rows == self.cold_run(prompt, answer)[1..], "the second of two differs from a cold run's");
+    }
+
+    /// A request was answered by sequence `began.0`, which began with `began.1` tokens.
+    fn answered(
+        &mut self,
+        prompt: &[u32],
+        boundaries: &[usize],
+        answer: usize,
+        began: (SeqId, usize),
+        what: &str,
+    ) -> Vec<u32> {
+        let rows = self.seen.lock().unwrap().rows_of(began.0);
         assert_eq!(rows.len(), answer, "{what}");
         let said: Vec<u32> = rows.iter().map(|row| row.token(self.setup.tokenizer.len())).collect();
         if self.compare {
@@ -187,10 +235,7 @@ impl Talks {
             self.counts.rows += rows.len();
         }
         self.counts.requests += 1;
-
-        self.read = self.seen.lock().unwrap().read;
-        assert_eq!(cached + self.read, prompt.len(), "{what}: every other token was read once");
-        self.note_cuts(prompt, boundaries, cached, prompt.len());
+        self.note_cuts(prompt, boundaries, began.1, prompt.len());
         // The last token was not fed back.
         let end = [prompt, &said[..answer - 1]].concat();
         self.note(end, Origin::Answered, answer > 1);
@@ -202,18 +247,17 @@ impl Talks {
     pub fn leave(&mut self, prompt: &[u32], boundaries: &[usize], call: usize) {
         let mut seen = self.seen.lock().unwrap();
         *seen = Seen::default();
-        let answer = self.submit(prompt, boundaries, 1);
+        let answer = self.engine().submit(request(prompt, boundaries, 1)).unwrap();
         seen.leaves = Some((call, answer));
         drop(seen);
-        let engine = self.engine.as_ref().unwrap();
         let began = Instant::now();
-        while engine.load() != Load::default() {
+        while self.engine().load() != Load::default() {
             assert!(began.elapsed() < Duration::from_secs(60), "an engine that nobody listens to goes on");
             std::thread::sleep(Duration::from_millis(1));
         }
         let (calls, read, began_at, left) = {
             let mut seen = self.seen.lock().unwrap();
-            (seen.calls, seen.read, seen.began_at, seen.leaves.take().is_none())
+            (seen.calls, seen.read, seen.began[0].1, seen.leaves.take().is_none())
         };
         let origin = if left { Origin::Cancelled } else { Origin::Answered };
         assert!(calls <= call, "{calls} passes, and the client left in number {call}");
@@ -279,10 +323,33 @@ impl Talks {
     }
 }
 
-fn drain(mut answer: Answer) -> Finished {
+fn request(prompt: &[u32], boundaries: &[usize], answer: usize) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        boundaries: boundaries.to_vec(),
+        sampling: SamplingParams::GREEDY,
+        adjust: Adjust::default(),
+        max_tokens: Some(answer),
+        // No end token: every answer has its length.
+        output: OutputOptions::default(),
+    }
+}
+
+/// Tokens that the engine counted.
+struct Ended {
+    prompt: usize,
+    cached: usize,
+    said: usize,
+}
+
+fn drain(mut answer: Answer) -> Ended {
     loop {
         match answer.next_blocking().unwrap() {
-            Event::Finished(finished) => return finished,
+            Event::Finished(finished) => {
+                let usage = finished.usage;
+                let (prompt, cached) = (usage.prompt_tokens, usage.cached_tokens);
+                return Ended { prompt, cached, said: usage.completion_tokens };
+            }
             Event::Failed(error) => panic!("{error}"),
             _ => {}
         }
@@ -342,6 +409,7 @@ pub fn walk(talks: &mut Talks, steps: usize, longest: usize, seed: u64) {
             // Asked again.
             1 => {
                 talks.ask(&prompt, &boundaries, 1 + dice.below(4));
+                talks.twice(&prompt, &boundaries, 2);
             }
             // The last message is edited, or one before it.
             2 if boundaries.len() > 1 => {
@@ -352,6 +420,17 @@ pub fn walk(talks: &mut Talks, steps: usize, longest: usize, seed: u64) {
                 talks.ask(&prompts[n], &starts[n], 1 + dice.below(3));
             }
             3 if step % 16 == 15 => talks.restart(),
+            // Several go on at once.
+            4 | 5 if talks.setup.parallel > 1 => {
+                let some: Vec<usize> = (0..3).map(|i| (n + i * (1 + step % 2)) % 8).collect();
+                let asked: Vec<_> =
+                    some.iter().map(|&n| (prompts[n].clone(), starts[n].clone(), 1 + dice.below(6))).collect();
+                for (&n, said) in some.iter().zip(talks.together(&asked)) {
+                    starts[n].push(prompts[n].len() + said.len());
+                    prompts[n].extend(said);
+                    prompts[n].extend(dice.tokens(1 + dice.below(70), vocab));
+                }
+            }
             // The conversation goes on, sometimes so that a prompt or an answer ends at a block.
             _ => {
                 let answer = match dice.below(3) {

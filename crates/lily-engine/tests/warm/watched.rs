@@ -45,15 +45,23 @@ pub fn step(model: &mut dyn Model, seq: SeqId, token: u32, vocab: usize) -> Row 
     Row::logits(model.decode(&[(seq, token)]).unwrap().row(0))
 }
 
+impl Seen {
+    /// Rows of one sequence, which are taken out.
+    pub fn rows_of(&mut self, seq: SeqId) -> Vec<Row> {
+        self.rows.extract_if(.., |row| row.0 == seq).map(|row| row.1).collect()
+    }
+}
+
 /// What went in and came out of the model.
 #[derive(Default)]
 pub struct Seen {
-    pub rows: Vec<Row>,
+    /// Of every sequence, in the order of time.
+    pub rows: Vec<(SeqId, Row)>,
     /// Tokens that prefill was given, and in how many calls.
     pub read: usize,
     pub calls: usize,
-    /// Tokens that the last sequence began with.
-    pub began_at: usize,
+    /// Sequences in the order in which they began, and how many tokens each began with.
+    pub began: Vec<(SeqId, usize)>,
     /// An answer that is left inside the call of that number.
     pub leaves: Option<(usize, Answer)>,
 }
@@ -65,13 +73,14 @@ pub struct Watched {
 }
 
 impl Watched {
-    fn note(&self, logits: &Logits) {
+    fn note(&self, seqs: impl Iterator<Item = SeqId>, logits: &Logits) {
         let mut seen = self.seen.lock().unwrap();
-        seen.rows.extend((0..logits.rows()).map(|i| Row::logits(logits.row(i))));
+        seen.rows.extend(seqs.enumerate().take(logits.rows()).map(|(i, seq)| (seq, Row::logits(logits.row(i)))));
     }
 
-    fn began(&self, len: usize) {
-        self.seen.lock().unwrap().began_at = len;
+    fn began(&self, seq: SeqId, len: usize) -> SeqId {
+        self.seen.lock().unwrap().began.push((seq, len));
+        seq
     }
 }
 
@@ -86,8 +95,8 @@ impl Model for Watched {
         self.chunk
     }
     fn begin(&mut self, room: usize) -> Result<SeqId, ModelError> {
-        self.began(0);
-        self.model.begin(room)
+        let seq = self.model.begin(room)?;
+        Ok(self.began(seq, 0))
     }
     fn end(&mut self, seq: SeqId) {
         self.model.end(seq);
@@ -103,12 +112,12 @@ impl Model for Watched {
         let left = seen.leaves.take_if(|(at, _)| *at == call);
         drop((seen, left));
         let logits = self.model.prefill(seq, tokens, rows)?;
-        self.note(&logits);
+        self.note(std::iter::repeat(seq), &logits);
         Ok(logits)
     }
     fn decode(&mut self, batch: &[(SeqId, u32)]) -> Result<Logits, ModelError> {
         let logits = self.model.decode(batch)?;
-        self.note(&logits);
+        self.note(batch.iter().map(|b| b.0), &logits);
         Ok(logits)
     }
     fn decode_greedy(&mut self, batch: &[(SeqId, u32)], vocab: usize) -> Result<Option<Vec<u32>>, ModelError> {
@@ -116,15 +125,16 @@ impl Model for Watched {
             return Ok(None);
         }
         let chosen = self.model.decode_greedy(batch, vocab)?;
-        self.seen.lock().unwrap().rows.extend(chosen.iter().flatten().map(|&id| Row::Chosen(id)));
+        let rows = batch.iter().zip(chosen.iter().flatten()).map(|(&(seq, _), &id)| (seq, Row::Chosen(id)));
+        self.seen.lock().unwrap().rows.extend(rows);
         Ok(chosen)
     }
     fn snapshot(&mut self, seq: SeqId) -> Result<Snapshot, ModelError> {
         self.model.snapshot(seq)
     }
     fn restore(&mut self, snapshot: &Snapshot, room: usize) -> Result<SeqId, ModelError> {
-        self.began(snapshot.len);
-        self.model.restore(snapshot, room)
+        let seq = self.model.restore(snapshot, room)?;
+        Ok(self.began(seq, snapshot.len))
     }
     fn state_format(&self) -> Option<String> {
         self.model.state_format()
