@@ -248,6 +248,24 @@ fn others_are_neither_used_nor_harmed() {
 }
 
 #[test]
+fn another_kv_type_is_another_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    let mut setup = Setup::open(&options, false);
+    setup.keep(&talk(0, 128), true);
+    setup.flush();
+    drop(setup);
+    let with = |format| {
+        let mut setup = Setup::open(&options, false);
+        setup.cache.keep_on(None);
+        setup.model.format = format;
+        setup.cache.keep_on(Disk::open(&options, &setup.model));
+        setup.hit(&talk(0, 200))
+    };
+    assert_eq!((with("fake, other KV type"), with("fake")), (0, 128));
+}
+
+#[test]
 fn the_limit_holds_and_what_goes_first_is_of_others_then_old() {
     let dir = tempfile::tempdir().unwrap();
     let theirs = DiskOptions { identity: "old".into(), ..options(dir.path()) };

@@ -126,6 +126,7 @@ pub(super) struct Fake {
     log: Log,
     /// What follows each part that is saved.
     pub(super) padding: usize,
+    pub(super) format: &'static str,
 }
 
 /// The hash of a snapshot of the fake's, and those of its blocks.
@@ -154,7 +155,7 @@ impl Fake {
     pub(super) fn new() -> (Self, Log) {
         let shape = Shape { vocab: VOCAB, ..Shape::qwen3_6_35b_a3b() };
         let log = Log::default();
-        (Self { shape, seqs: HashMap::new(), next: 0, log: log.clone(), padding: 64 }, log)
+        (Self { shape, seqs: HashMap::new(), next: 0, log: log.clone(), padding: 64, format: "fake" }, log)
     }
 
     fn row(seq: &Seq) -> Vec<f32> {
@@ -293,7 +294,7 @@ impl Model for Fake {
     }
 
     fn state_format(&self) -> Option<String> {
-        Some("fake".into())
+        Some(self.format.into())
     }
 
     fn save(&mut self, snapshot: &Snapshot, part: Part) -> Result<Vec<u8>, ModelError> {

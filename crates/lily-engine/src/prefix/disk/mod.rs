@@ -241,19 +241,21 @@ impl Disk {
         match self.read(found, path, tokens, model) {
             Ok(snapshot) => Ok(Some(snapshot)),
             Err(Failed::Model(error)) => Err(error),
+            // What the writer has deleted meanwhile is no surprise.
             Err(Failed::File(path, problem)) => {
-                tracing::warn!("{} is not used: {problem}", path.display());
                 let mut index = self.shared.index();
-                // The writer may have removed it meanwhile.
                 if index.find(&tokens[..found.len], false, u64::MAX).is_some_and(|(id, _)| id == found.id) {
+                    tracing::warn!("{} is not used: {problem}", path.display());
                     index.drop_state(found.id);
                 }
                 Ok(None)
             }
             Err(Failed::Pack(name, problem)) => {
                 let mut index = self.shared.index();
-                tracing::warn!("{} is not used: {problem}", index.pack_path(name).display());
-                index.drop_pack(name);
+                if index.has_pack(name) {
+                    tracing::warn!("{} is not used: {problem}", index.pack_path(name).display());
+                    index.drop_pack(name);
+                }
                 Ok(None)
             }
         }
