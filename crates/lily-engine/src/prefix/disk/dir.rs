@@ -26,8 +26,15 @@ pub(super) enum OpenError {
 pub(super) struct Dir {
     root: PathBuf,
     pub(super) path: PathBuf,
-    /// Locked for as long as it is open.
-    _lock: File,
+    /// Locked.
+    lock: File,
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        // Closing alone would leave it to a child that is being started at this moment and has copies of all open files.
+        let _ = self.lock.unlock();
+    }
 }
 
 impl Dir {
@@ -50,7 +57,7 @@ impl Dir {
         // For people, and as the time of the last use.
         let note = lock.set_len(0).and_then(|()| (&lock).write_all(about.as_bytes()));
         note.map_err(failed(&lock_path))?;
-        Ok(Self { root: root.into(), path, _lock: lock })
+        Ok(Self { root: root.into(), path, lock })
     }
 
     /// Reads the heads of all files. What cannot be used is named in a warning.

@@ -42,8 +42,9 @@ fn a_thousand_changed_files_give_no_wrong_state() {
     let whole: BTreeMap<PathBuf, Vec<u8>> =
         files(dir.path()).into_keys().map(|path| (path.clone(), std::fs::read(&path).unwrap())).collect();
     let paths: Vec<&PathBuf> = whole.keys().filter(|path| !path.ends_with("lock")).collect();
-    let (mut lost, mut hits) = (0, 0);
-    for seed in 0..std::env::var("LILY_TEST_DAMAGES").map_or(1000, |n| n.parse().unwrap()) {
+    let (mut lost, mut hits) = (0_u64, 0);
+    let damages = std::env::var("LILY_TEST_DAMAGES").map_or(1000, |n| n.parse().unwrap());
+    for seed in 0..damages {
         let mut dice = Dice(seed);
         let path = paths[dice.below(paths.len())];
         let mut bytes = whole[path].clone();
@@ -82,5 +83,5 @@ fn a_thousand_changed_files_give_no_wrong_state() {
         }
     }
     println!("{lost} times a state was lost, {hits} times one was found");
-    assert!(lost > 100 && hits > 2000);
+    assert!(lost * 10 > damages && hits as u64 > 2 * damages);
 }
