@@ -131,6 +131,12 @@ pub trait Gpu {
         None
     }
 
+    /// Bytes that buffers may hold on this device together, as far as the system tells before any is allocated: more may be
+    /// slow or fail. `None`: it does not say.
+    fn advised_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Size of a buffer in bytes.
     fn bytes(&self, buffer: &Self::Buffer) -> u64;
 

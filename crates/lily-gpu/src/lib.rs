@@ -17,6 +17,7 @@ pub mod args;
 mod check;
 pub mod count;
 pub mod device;
+mod footprint;
 mod gpu;
 pub mod kernels;
 mod model;
@@ -28,6 +29,7 @@ mod testing;
 mod weights;
 
 pub use check::{check, program};
+pub use footprint::footprint;
 pub use gpu::{Arg, Contents, Dispatched, Finished, Gpu, GpuError, Launch, Ticket, Traffic, check_range};
 pub use model::GpuModel;
 pub use program::Options;

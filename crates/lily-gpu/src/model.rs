@@ -8,6 +8,7 @@ use lily_model::{
     KvType, Logits, Model, ModelError, Part, Rows, SeqId, SequenceBytes, Shape, Shared, Snapshot, Stats, Top,
 };
 
+use crate::footprint::sequence;
 use crate::gpu::{Gpu, GpuError};
 use crate::kernels::{KV_PAGE, TOP_K};
 use crate::program::{Choice, DECODE_BATCH, Held, Options, Page, Program, Step};
@@ -340,10 +341,8 @@ where
         }
     }
 
-    /// Two slots of state, and a page besides those of the positions: one that others hold is copied before it is written.
     fn sequence_bytes(&self) -> SequenceBytes {
-        let sizes = self.program.state_sizes();
-        SequenceBytes { state: 2 * sizes.slot() + sizes.page, block: sizes.page }
+        sequence(self.program.state_sizes())
     }
 
     fn state_bytes(&self) -> u64 {

@@ -9,11 +9,13 @@
 //! This room knows nothing of files, devices, tokenizers, chat or HTTP, and depends on no other room.
 
 mod costs;
+mod footprint;
 mod kv;
 mod model;
 mod shape;
 
 pub use costs::{Costs, PartBytes};
+pub use footprint::Footprint;
 pub use kv::KvType;
 pub use model::{Logits, Model, ModelError, Part, Rows, SeqId, SequenceBytes, Shared, Snapshot, Stats, Top};
 pub use shape::{LayerKind, Shape};

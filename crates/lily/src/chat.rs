@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use crate::cli::ChatArgs;
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::keep::Keep;
-use crate::memory;
 use crate::session::{AskError, Piece, Reply, Session, runtime};
 use crate::term::{Style, printable};
 
@@ -25,7 +24,7 @@ Ctrl-C          stop the answer";
 
 /// Talk until the person leaves.
 pub fn chat(args: ChatArgs) -> Result<ExitCode> {
-    let keep = Keep::of(&args.prefix, memory::default_cache_bytes)?;
+    let keep = Keep::of(&args.prefix)?;
     let session = Session::open(&args.model, &args.context, keep, &args.sampling)?;
     let system = args.system.as_ref().map(|text| json!({ "role": "system", "content": text }));
     let mut talk = Talk {

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lily_engine::PrefixOptions;
 use lily_model::KvType;
 use regex::Regex;
 
 use crate::bench::BenchArgs;
+use crate::plan;
 
 /// Qwen3.6-35B-A3B on your own machine: chat in the terminal, or serve it over an OpenAI-compatible API.
 ///
@@ -123,16 +123,21 @@ pub enum Device {
 /// How long a conversation may get.
 #[derive(Args, Debug, Clone)]
 pub struct ContextArgs {
-    /// Tokens that prompt and answer may have together [default: what the model was made for, at most 32768]
-    #[arg(long, help_heading = MODEL, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
-    pub ctx: Option<u32>,
+    /// Tokens that prompt and answer may have together; auto takes as many as fit the memory [default: what the model was
+    /// made for and fits, at most 32768]
+    #[arg(long, help_heading = MODEL, value_name = "TOKENS|auto")]
+    pub ctx: Option<plan::Context>,
+    /// Memory that Lily may take on the device, as in 24GiB; weights that the CPU reads from a memory map are not counted
+    /// [default: what is free; on a Mac's GPU what the system recommends]
+    #[arg(long, help_heading = MODEL, value_name = "BYTES", value_parser = byte_count)]
+    pub memory: Option<u64>,
 }
 
 /// What is kept of earlier prompts and answers.
 #[derive(Args, Debug, Clone, Default)]
 pub struct PrefixArgs {
     /// Memory for the states of earlier prompts and answers, as in 4GiB or 500MB; 0 keeps none [default: a quarter of the
-    /// memory that is free, at most 8 GiB]
+    /// memory that is free, at most 8 GiB and what requests leave]
     #[arg(long, help_heading = MODEL, value_name = "BYTES", value_parser = byte_count)]
     pub cache_bytes: Option<u64>,
     /// Read the last answer again instead of reusing the state that decoding left, so that an answer has the same bits
@@ -146,13 +151,6 @@ pub struct PrefixArgs {
     /// What the files in --cache-dir may take together; the least recently used go first
     #[arg(long, help_heading = MODEL, value_name = "BYTES", value_parser = byte_count, default_value = "16GiB")]
     pub cache_dir_bytes: u64,
-}
-
-impl PrefixArgs {
-    /// What was asked for; `default` bytes where nothing was.
-    pub fn options(&self, default: impl FnOnce() -> u64) -> PrefixOptions {
-        PrefixOptions { bytes: self.cache_bytes.unwrap_or_else(default), exact: self.exact_prefix }
-    }
 }
 
 fn byte_count(text: &str) -> Result<u64, String> {

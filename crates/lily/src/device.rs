@@ -4,10 +4,11 @@ use anyhow::Result;
 use lily_checkpoint::Weights;
 use lily_cpu::{Bf16, Fast, Local, Oracle, Q8};
 use lily_gpu::kernels::Element;
-use lily_gpu::{GpuModel, Options};
-use lily_model::{KvType, Model, Shape};
+use lily_gpu::{Gpu, GpuModel, Options};
+use lily_model::{Footprint, KvType, Model, Shape};
 
 use crate::cli::{Device, EngineKind};
+use crate::memory;
 
 /// A device that is there.
 pub enum Chosen {
@@ -78,6 +79,62 @@ fn automatic() -> Chosen {
 }
 
 impl Chosen {
+    /// How the model is computed, on a GPU.
+    fn options(&self, kv: KvType) -> Result<Option<Options>> {
+        Ok(match self {
+            Self::Cpu => None,
+            #[cfg(target_os = "macos")]
+            Self::Metal(gpu) => Some(Options { body: gpu.body(), ..gpu_options(kv) }),
+            #[cfg(target_os = "linux")]
+            Self::Cuda(gpu) => Some(Options { body: gpu.body()?, ..gpu_options(kv) }),
+            #[cfg(feature = "emulated")]
+            Self::Emulated(_) => Some(gpu_options(kv)),
+        })
+    }
+
+    /// What the model takes on it: `weights` bytes of weights, contexts up to `context`, `parallel` at once.
+    pub fn footprint(
+        &self,
+        shape: &Shape,
+        weights: u64,
+        threads: usize,
+        parallel: usize,
+        kv: Option<KvType>,
+    ) -> Result<impl Fn(usize) -> Footprint> {
+        let kv = kv.unwrap_or_default();
+        let options = self.options(kv)?;
+        let shape = shape.clone();
+        Ok(move |context| match (&options, kv) {
+            (None, KvType::F32) => Fast::<f32>::footprint(&shape, weights, threads, context, parallel),
+            (None, KvType::Bf16) => Fast::<Bf16>::footprint(&shape, weights, threads, context, parallel),
+            (None, KvType::Q8) => Fast::<Q8>::footprint(&shape, weights, threads, context, parallel),
+            (Some(options), _) => lily_gpu::footprint(&shape, weights, options, context, parallel)
+                .expect("the device that only counts gives all memory"),
+        })
+    }
+
+    /// Bytes that may be taken of its memory, those of this program on the CPU included.
+    pub fn limit(&self) -> Option<u64> {
+        match self {
+            Self::Cpu => memory::available_bytes().map(|free| free + self.program()),
+            #[cfg(target_os = "macos")]
+            Self::Metal(gpu) => gpu.advised_bytes(),
+            #[cfg(target_os = "linux")]
+            Self::Cuda(gpu) => gpu.advised_bytes(),
+            #[cfg(feature = "emulated")]
+            Self::Emulated(gpu) => gpu.advised_bytes(),
+        }
+    }
+
+    /// Bytes that this program holds of its memory before there is a model.
+    pub fn program(&self) -> u64 {
+        match self {
+            Self::Cpu => memory::resident_bytes(),
+            #[allow(unreachable_patterns, reason = "there may be no other device")]
+            _ => 0,
+        }
+    }
+
     /// Whether a real GPU computes; an emulated one is measured and fed as the CPU is.
     pub fn is_gpu(&self) -> bool {
         match self {

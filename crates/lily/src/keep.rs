@@ -15,20 +15,26 @@ use crate::term::Progress;
 /// What is kept of earlier prompts and answers.
 #[derive(Default)]
 pub struct Keep {
-    /// In memory.
-    pub prefix: PrefixOptions,
+    /// Bytes in memory, where somebody said.
+    pub cache: Option<u64>,
+    exact: bool,
     /// On disk.
     dir: Option<(PathBuf, u64)>,
 }
 
 impl Keep {
-    /// What was typed, checked before anything is loaded; `default` bytes of memory where nobody said how much. A directory
-    /// that cannot be written is found out later and does not keep the server from serving.
-    pub fn of(args: &PrefixArgs, default: impl FnOnce() -> u64) -> Result<Self> {
-        let prefix = args.options(default);
-        let Some(dir) = args.cache_dir.clone() else { return Ok(Self { prefix, dir: None }) };
+    /// Nothing.
+    pub fn nothing() -> Self {
+        Self { cache: Some(0), ..Self::default() }
+    }
+
+    /// What was typed, checked before anything is loaded. A directory that cannot be written is found out later and does not
+    /// keep the server from serving.
+    pub fn of(args: &PrefixArgs) -> Result<Self> {
+        let keep = Self { cache: args.cache_bytes, exact: args.exact_prefix, dir: None };
+        let Some(dir) = args.cache_dir.clone() else { return Ok(keep) };
         let bytes = args.cache_dir_bytes;
-        if prefix.bytes == 0 {
+        if keep.cache == Some(0) {
             bail!("--cache-dir keeps what is kept in memory, and --cache-bytes 0 keeps nothing there");
         }
         if bytes == 0 {
@@ -37,7 +43,12 @@ impl Keep {
         if dir.exists() && !dir.is_dir() {
             bail!("--cache-dir {} is no directory", dir.display());
         }
-        Ok(Self { prefix, dir: Some((dir, bytes)) })
+        Ok(Self { dir: Some((dir, bytes)), ..keep })
+    }
+
+    /// In memory, with `bytes`.
+    pub fn prefix(&self, bytes: u64) -> PrefixOptions {
+        PrefixOptions { bytes, exact: self.exact }
     }
 
     /// The directory, with what tells states of `checkpoint` and of this build from others.

@@ -1,16 +1,26 @@
 //! From a `--model` value to a checkpoint, a running model and its chat.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use lily_chat::{Chat, Template, Tokenizer};
 use lily_checkpoint::{Checkpoint, hub};
 use lily_model::Model;
 
-use crate::cli::{EngineKind, ModelArgs};
+use crate::cli::{ContextArgs, Device, EngineKind, ModelArgs};
 use crate::device::{self, Chosen};
+use crate::memory;
+use crate::plan::{self, Plan, PlanError, Wish};
 use crate::term::Progress;
 
-/// The largest context that is taken without being asked for: a sequence of this length needs 0.7 GB on the 35B model.
-const DEFAULT_CONTEXT: usize = 32_768;
+/// What a model is asked to hold.
+#[derive(Clone, Copy)]
+pub struct Limits<'a> {
+    /// How long requests may get, and how much memory there is.
+    pub context: &'a ContextArgs,
+    /// Bytes for what is kept of earlier ones, where somebody said.
+    pub cache: Option<u64>,
+    /// Requests at once.
+    pub parallel: usize,
+}
 
 /// Open the checkpoint that `--model` names, or the demo, and say so.
 pub fn checkpoint(model: Option<&str>) -> Result<Checkpoint> {
@@ -80,14 +90,46 @@ pub fn model_on(
     device.model(checkpoint.shape(), checkpoint.weights(), engine, threads, args.kv_dtype.map(Into::into))
 }
 
-/// Tokens that prompt and answer may have together.
-pub fn context(checkpoint: &Checkpoint, asked: Option<u32>) -> Result<usize> {
-    let most = checkpoint.shape().max_context;
-    match asked {
-        Some(n) if n as usize > most => bail!("--ctx {n} is more than the {most} tokens that this model was made for"),
-        Some(n) => Ok(n as usize),
-        None => Ok(most.min(DEFAULT_CONTEXT)),
+/// The device that was asked for, or the CPU where the weights are too large for a GPU that nobody asked for, and the memory
+/// plan on it.
+pub fn plan(checkpoint: &Checkpoint, args: &ModelArgs, limits: &Limits) -> Result<(Chosen, Plan)> {
+    let chosen = device::choose(args.device)?;
+    let error = match plan_on(&chosen, checkpoint, args, limits)? {
+        Ok(plan) => return Ok((chosen, plan)),
+        Err(error) => error,
+    };
+    let advice = memory::ram().filter(|_| chosen.is_gpu()).and_then(|ram| plan::wired_limit_advice(&error, ram));
+    let told = match advice {
+        Some(advice) => anyhow!("{error}; {advice}"),
+        None => anyhow!("{error}"),
+    };
+    if !plan::falls_back(args.device == Device::Auto, chosen.is_gpu(), &error) {
+        return Err(told);
     }
+    eprintln!("Computing on the CPU: {told}");
+    let plan = plan_on(&Chosen::Cpu, checkpoint, args, limits)??;
+    Ok((Chosen::Cpu, plan))
+}
+
+fn plan_on(
+    device: &Chosen,
+    checkpoint: &Checkpoint,
+    args: &ModelArgs,
+    limits: &Limits,
+) -> Result<Result<Plan, PlanError>> {
+    let shape = checkpoint.shape();
+    let kv = args.kv_dtype.map(Into::into);
+    let footprint = device.footprint(shape, checkpoint.report().bytes(), args.workers(), limits.parallel, kv)?;
+    let wish = Wish {
+        program: device.program(),
+        footprint: &footprint,
+        most: shape.max_context,
+        parallel: limits.parallel,
+        context: limits.context.ctx.unwrap_or_default(),
+        cache: limits.cache,
+        limit: limits.context.memory.or_else(|| device.limit()),
+    };
+    Ok(wish.plan())
 }
 
 /// The checkpoint's tokenizer.

@@ -19,6 +19,7 @@ mod interrupt;
 mod keep;
 mod load;
 mod memory;
+mod plan;
 mod run;
 mod serve;
 mod session;

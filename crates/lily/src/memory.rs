@@ -3,10 +3,7 @@
 /// Peak resident bytes. `VmHWM` and not `getrusage`, whose figure a program inherits from the one that started it.
 #[cfg(target_os = "linux")]
 pub fn peak_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib * 1024)
+    field("/proc/self/status", "VmHWM:")
 }
 
 /// Later peaks are those after this moment, where the system can do that.
@@ -35,16 +32,42 @@ pub fn peak_bytes() -> Option<u64> {
     None
 }
 
-/// Memory that the prefix cache gets when nobody says how much: a quarter of what is free now, at most 8 GiB, and 2 GiB
-/// where the system does not tell. Weights that are mapped count as free, because the system can drop them.
-pub fn default_cache_bytes() -> u64 {
-    available_bytes().map_or(2 << 30, |free| (free / 4).min(8 << 30))
+/// Bytes that this process holds now, mapped files included. 0 where the system does not tell.
+pub fn resident_bytes() -> u64 {
+    field("/proc/self/status", "VmRSS:").unwrap_or(0)
 }
 
-/// What the system could give to programs without swapping.
-fn available_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+/// What the system could give to programs without swapping, and the control group of this process allows. Mapped files count
+/// as free, because the system can drop them.
+#[cfg(not(target_os = "macos"))]
+pub fn available_bytes() -> Option<u64> {
+    let group = || {
+        let read = |name| std::fs::read_to_string(format!("/sys/fs/cgroup/memory.{name}")).ok();
+        let number = |name| read(name)?.trim().parse::<u64>().ok();
+        Some(number("max")?.saturating_sub(number("current")?))
+    };
+    let free = field("/proc/meminfo", "MemAvailable:")?;
+    Some(group().map_or(free, |left: u64| left.min(free)))
+}
+
+/// All memory of this Mac: what it can free is known only when it is needed.
+#[cfg(target_os = "macos")]
+pub fn available_bytes() -> Option<u64> {
+    ram()
+}
+
+/// All memory of this machine, where the GPU gets a part of it.
+pub fn ram() -> Option<u64> {
+    #[cfg(target_os = "macos")]
+    return Some(lily_gpu::device::metal::physical_memory());
+    #[cfg(not(target_os = "macos"))]
+    None
+}
+
+/// A line `name 123 kB` of a file of the system.
+fn field(path: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib * 1024)
 }

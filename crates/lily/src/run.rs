@@ -24,7 +24,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     ensure!(!prompt.trim().is_empty(), "the prompt is empty");
 
     // One answer has no later request that could use what is kept.
-    let session = Session::open(&args.model, &args.context, Keep::default(), &args.sampling)?;
+    let session = Session::open(&args.model, &args.context, Keep::nothing(), &args.sampling)?;
     let system = args.system.map(|text| json!({ "role": "system", "content": text }));
     let conversation: Vec<_> = system.into_iter().chain([json!({ "role": "user", "content": prompt })]).collect();
 

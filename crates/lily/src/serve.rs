@@ -6,13 +6,16 @@ use anyhow::{Context, Result, bail};
 use lily_chat::Chat;
 use lily_checkpoint::{Checkpoint, GenerationDefaults};
 use lily_engine::{Engine, EngineOptions, Script};
+use lily_model::Footprint;
 use lily_server::{App, ModelNames, SamplingDefaults};
 use tokio::net::TcpListener;
 
 use crate::cli::{ServeArgs, Switch};
 use crate::interrupt::INTERRUPTED;
 use crate::keep::Keep;
-use crate::{load, memory, session};
+use crate::load::{self, Limits};
+use crate::plan::{Plan, Wish};
+use crate::session;
 
 /// Answer requests until Ctrl-C or SIGTERM.
 pub fn serve(args: ServeArgs) -> Result<()> {
@@ -32,26 +35,20 @@ pub fn serve(args: ServeArgs) -> Result<()> {
 }
 
 fn app(args: &ServeArgs) -> Result<App> {
-    let keep = Keep::of(&args.prefix, memory::default_cache_bytes)?;
+    let keep = Keep::of(&args.prefix)?;
     if args.script.is_some() {
-        return scripted(args);
+        return scripted(args, &keep);
     }
     let checkpoint = load::checkpoint(args.model.model.as_deref())?;
     let chat = load::chat(&checkpoint)?;
-    let engine = session::start_engine(
-        &checkpoint,
-        &chat,
-        &args.model,
-        args.context.ctx,
-        args.max_queue,
-        keep,
-        args.parallel.into(),
-    )?;
+    let limits = Limits { context: &args.context, cache: keep.cache, parallel: args.parallel.into() };
+    let (engine, plan) = session::start_engine(&checkpoint, &chat, &args.model, &limits, args.max_queue, keep)?;
+    eprint!("memory\n{plan}");
     Ok(finish(args, &checkpoint, engine, chat, checkpoint.name()))
 }
 
 /// The written-down answers of `--script` in place of a model; tokenizer and template are the demo's.
-fn scripted(args: &ServeArgs) -> Result<App> {
+fn scripted(args: &ServeArgs, keep: &Keep) -> Result<App> {
     let path = args.script.as_ref().context("no script was given")?;
     if args.prefix.cache_dir.is_some() {
         bail!("--cache-dir needs a model; --script has no states to keep");
@@ -60,13 +57,23 @@ fn scripted(args: &ServeArgs) -> Result<App> {
     let script = Script::parse(&text).with_context(|| format!("cannot use {}", path.display()))?;
     let checkpoint = load::demo()?;
     let chat = load::chat(&checkpoint)?;
-    let context = load::context(&checkpoint, args.context.ctx)?;
+    // Nothing is kept unless it is asked for, so that `prefill_ms` is spent on every prompt.
+    let cache = Some(keep.cache.unwrap_or(0));
+    let wish = Wish {
+        program: 0,
+        footprint: &|_| Footprint::default(),
+        most: checkpoint.shape().max_context,
+        parallel: args.parallel.into(),
+        context: args.context.ctx.unwrap_or_default(),
+        cache,
+        limit: None,
+    };
+    let Plan { context, cache, .. } = wish.plan()?;
     let eos = checkpoint.generation().eos[0];
     let (model, tokenizer) =
         script.model(&chat.tokenizer, eos, context).with_context(|| format!("cannot use {}", path.display()))?;
     let chat = Chat { tokenizer: tokenizer.clone(), ..chat };
-    // Nothing is kept unless it is asked for, so that `prefill_ms` is spent on every prompt.
-    let prefix = args.prefix.options(|| 0);
+    let prefix = keep.prefix(cache);
     let options = EngineOptions {
         tokenizer,
         context,

@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 use crate::cli::{ContextArgs, EngineKind, ModelArgs, SamplingArgs};
 use crate::interrupt::Interrupt;
 use crate::keep::Keep;
-use crate::load;
+use crate::load::{self, Limits};
+use crate::plan::Plan;
 
 /// A model ready to be asked.
 pub struct Session {
@@ -63,7 +64,8 @@ impl Session {
     pub fn open(model: &ModelArgs, context: &ContextArgs, keep: Keep, sampling: &SamplingArgs) -> Result<Self> {
         let checkpoint = load::checkpoint(model.model.as_deref())?;
         let chat = load::chat(&checkpoint)?;
-        let engine = start_engine(&checkpoint, &chat, model, context.ctx, 1, keep, 1)?;
+        let limits = Limits { context, cache: keep.cache, parallel: 1 };
+        let (engine, _) = start_engine(&checkpoint, &chat, model, &limits, 1, keep)?;
         let generation = checkpoint.generation();
         Ok(Self {
             engine,
@@ -150,17 +152,15 @@ impl Session {
     }
 }
 
-/// Start an engine on the device that was asked for.
+/// Start an engine on the device that was asked for, with the memory that is planned for it.
 pub fn start_engine(
     checkpoint: &Checkpoint,
     chat: &Chat,
     model: &ModelArgs,
-    ctx: Option<u32>,
+    limits: &Limits,
     max_queue: usize,
     keep: Keep,
-    parallel: usize,
-) -> Result<Engine> {
-    let context = load::context(checkpoint, ctx)?;
+) -> Result<(Engine, Plan)> {
     let vocab = checkpoint.shape().vocab;
     if chat.tokenizer.len() > vocab {
         bail!(
@@ -168,12 +168,20 @@ pub fn start_engine(
             chat.tokenizer.len()
         );
     }
-    let model = load::model(checkpoint, model, EngineKind::Fast)?;
+    let (device, plan) = load::plan(checkpoint, model, limits)?;
+    let model = load::model_on(device, checkpoint, model, EngineKind::Fast)?;
     // After the weights were read through: what it hashes is in memory then.
-    let (prefix, disk) = (keep.prefix, keep.disk(checkpoint)?);
-    let options =
-        EngineOptions { tokenizer: chat.tokenizer.clone(), context, max_queue, prefix, parallel, memory: None, disk };
-    Engine::start(model, options).context("cannot start the engine's thread")
+    let (prefix, disk) = (keep.prefix(plan.cache), keep.disk(checkpoint)?);
+    let options = EngineOptions {
+        tokenizer: chat.tokenizer.clone(),
+        context: plan.context,
+        max_queue,
+        prefix,
+        parallel: limits.parallel,
+        memory: Some(plan.memory),
+        disk,
+    };
+    Ok((Engine::start(model, options).context("cannot start the engine's thread")?, plan))
 }
 
 /// The checkpoint's defaults, changed by what was typed.

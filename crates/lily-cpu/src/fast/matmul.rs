@@ -7,6 +7,7 @@ use lily_checkpoint::Matrix;
 use super::affine4::{self, Panel, Pick};
 use super::attention;
 use super::dense;
+use super::memory::grow;
 use super::pool::{Disjoint, Pool};
 use super::quantise::{GROUP, Quantised, quantise_row};
 use super::simd::Isa;
@@ -58,9 +59,15 @@ pub fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
 }
 
 impl Activations {
+    /// Bytes that they hold.
+    #[cfg(test)]
+    pub fn bytes(&self) -> u64 {
+        4 * self.values.capacity() as u64 + self.quantised.bytes()
+    }
+
     /// Fills row by row in parallel: `fill(token, row)` writes [cols], which is then quantised.
     pub fn fill(&mut self, cores: &Cores, tokens: usize, cols: usize, fill: impl Fn(usize, &mut [f32]) + Sync) {
-        self.values.resize(tokens * cols, 0.0);
+        grow(&mut self.values, tokens * cols);
         self.quantised.reset(tokens, cols);
         let groups = cols / GROUP;
         let stride = self.quantised.stride();

@@ -9,6 +9,7 @@ use super::delta::{self, BLOCK, convolve, gates};
 use super::element::KvElement;
 use super::kv::KvCache;
 use super::matmul::{Activations, Cores, each_token, project, with_scratch};
+use super::memory::grow;
 use super::pool::Disjoint;
 use super::rows::{add, gated_norm, rms_norm, rope, rotary, sigmoid_gate, unit_heads};
 use crate::local::{take_floats, write_floats};
@@ -93,12 +94,20 @@ pub struct Buffers {
 }
 
 impl Buffers {
+    /// Bytes that they hold.
+    #[cfg(test)]
+    pub fn bytes(&self) -> u64 {
+        let Self { u, z, a, b, c, decay, beta, o, query_gate, k, v, attended, y, out, cos, sin } = self;
+        let all = [u, z, a, b, c, decay, beta, o, query_gate, k, v, attended, out, cos, sin];
+        all.iter().map(|v| 4 * v.capacity() as u64).sum::<u64>() + y.bytes()
+    }
+
     /// Angles of `tokens` positions from `start` on; the same for all layers.
     pub fn rotate(&mut self, s: &Shape, start: usize, tokens: usize) {
         let half = s.rotary_dim / 2;
         let inv_freq: Vec<f32> = (0..half).map(|j| crate::oracle::inv_freq(s, j)).collect();
-        self.cos.resize(tokens * half, 0.0);
-        self.sin.resize(tokens * half, 0.0);
+        grow(&mut self.cos, tokens * half);
+        grow(&mut self.sin, tokens * half);
         for t in 0..tokens {
             let at = t * half..(t + 1) * half;
             rotary(start + t, &inv_freq, &mut self.cos[at.clone()], &mut self.sin[at]);
@@ -120,11 +129,11 @@ pub fn linear(
     let tokens = x.len() / s.hidden;
     let (width, heads, d) = (s.conv_dim(), s.linear_value_heads, s.linear_head_dim);
     let past = 3 * width;
-    m.u.resize(past + tokens * width, 0.0);
+    grow(&mut m.u, past + tokens * width);
     m.u[..past].copy_from_slice(&state.conv);
-    m.z.resize(tokens * s.value_dim(), 0.0);
-    m.a.resize(tokens * heads, 0.0);
-    m.b.resize(tokens * heads, 0.0);
+    grow(&mut m.z, tokens * s.value_dim());
+    grow(&mut m.a, tokens * heads);
+    grow(&mut m.b, tokens * heads);
     project(
         cores,
         h,
@@ -133,9 +142,9 @@ pub fn linear(
     );
     state.conv.copy_from_slice(&m.u[m.u.len() - past..]);
 
-    m.c.resize(tokens * width, 0.0);
-    m.decay.resize(tokens * heads, 0.0);
-    m.beta.resize(tokens * heads, 0.0);
+    grow(&mut m.c, tokens * width);
+    grow(&mut m.decay, tokens * heads);
+    grow(&mut m.beta, tokens * heads);
     let (c, decay, beta) = (Disjoint::new(&mut m.c), Disjoint::new(&mut m.decay), Disjoint::new(&mut m.beta));
     each_token(&cores.pool, tokens, |t| {
         // SAFETY: token t writes its own rows only.
@@ -151,7 +160,7 @@ pub fn linear(
     });
 
     let blocks = d / BLOCK;
-    m.o.resize(tokens * s.value_dim(), 0.0);
+    grow(&mut m.o, tokens * s.value_dim());
     let (o, recurrent) = (Disjoint::new(&mut m.o), Disjoint::new(&mut state.recurrent));
     cores.pool.run(heads * blocks, |task| {
         let (head, block) = (task / blocks, task % blocks);
@@ -179,7 +188,7 @@ pub fn linear(
         }
         gated_norm(cores.isa, row, &w.norm, &z[t * s.value_dim()..(t + 1) * s.value_dim()], s.norm_eps);
     });
-    m.out.resize(x.len(), 0.0);
+    grow(&mut m.out, x.len());
     project(cores, &m.y, Pick::First(tokens), &mut [(&w.out, &mut m.out)]);
     add(cores.isa, x, &m.out);
 }
@@ -197,9 +206,9 @@ pub fn full<K: KvElement>(
 ) {
     let tokens = x.len() / s.hidden;
     let (d, half, isa) = (s.head_dim, s.rotary_dim / 2, cores.isa);
-    m.query_gate.resize(tokens * 2 * s.query_dim(), 0.0);
-    m.k.resize(tokens * s.kv_dim(), 0.0);
-    m.v.resize(tokens * s.kv_dim(), 0.0);
+    grow(&mut m.query_gate, tokens * 2 * s.query_dim());
+    grow(&mut m.k, tokens * s.kv_dim());
+    grow(&mut m.v, tokens * s.kv_dim());
     project(cores, h, Pick::First(tokens), &mut [(&w.q, &mut m.query_gate), (&w.k, &mut m.k), (&w.v, &mut m.v)]);
 
     let mut keys = vec![0.0; s.kv_dim()];
@@ -218,7 +227,7 @@ pub fn full<K: KvElement>(
     let group = s.query_heads / s.kv_heads;
     let (tile, heads) = if tokens >= 8 { (8, group) } else { (1, group.min(4)) };
     let (tiles, splits) = (tokens.div_ceil(tile), group.div_ceil(heads));
-    m.attended.resize(tokens * s.query_dim(), 0.0);
+    grow(&mut m.attended, tokens * s.query_dim());
     let attended = Disjoint::new(&mut m.attended);
     let scale = 1.0 / (d as f32).sqrt();
     cores.pool.run(tiles * s.kv_heads * splits, |task| {
@@ -254,7 +263,7 @@ pub fn full<K: KvElement>(
     m.y.fill(cores, tokens, s.query_dim(), |t, row| {
         row.copy_from_slice(&attended[t * s.query_dim()..(t + 1) * s.query_dim()]);
     });
-    m.out.resize(x.len(), 0.0);
+    grow(&mut m.out, x.len());
     project(cores, &m.y, Pick::First(tokens), &mut [(&w.o, &mut m.out)]);
     add(isa, x, &m.out);
 }

@@ -15,6 +15,7 @@ mod dense;
 mod element;
 mod kv;
 mod matmul;
+mod memory;
 mod mixers;
 mod moe;
 mod pool;
@@ -32,8 +33,12 @@ use crate::Forward;
 use affine4::Pick;
 use kv::KvCache;
 use matmul::{Activations, Cores, each_token, project};
+use memory::grow;
 use mixers::LinearState;
 use pool::{Disjoint, Pool};
+
+/// Tokens of a prefill pass at most.
+const CHUNK: usize = 512;
 
 /// The fast path; `K` is what keys and values are cached as.
 pub struct Fast<K = Bf16> {
@@ -68,6 +73,14 @@ struct Buffers {
     h: Activations,
     mixer: mixers::Buffers,
     moe: moe::Buffers,
+}
+
+impl Buffers {
+    /// Bytes that they hold.
+    #[cfg(test)]
+    fn bytes(&self) -> u64 {
+        4 * self.x.capacity() as u64 + self.h.bytes() + self.mixer.bytes() + self.moe.bytes()
+    }
 }
 
 impl<K: KvElement> Fast<K> {
@@ -110,7 +123,7 @@ impl<K: KvElement> Forward for Fast<K> {
     }
 
     fn prefill_chunk(&self) -> usize {
-        512
+        CHUNK
     }
 
     fn start(&self) -> State<K> {
@@ -138,10 +151,7 @@ impl<K: KvElement> Forward for Fast<K> {
     }
 
     fn sequence_bytes(&self) -> SequenceBytes {
-        let s = &self.shape;
-        let linear = s.count(LayerKind::Linear) as u64 * LinearState::start(s).bytes();
-        let block = s.count(LayerKind::Full) as u64 * KvCache::<K>::new(s.kv_heads, s.head_dim).block_bytes();
-        SequenceBytes { state: linear, block }
+        Self::sequence(&self.shape)
     }
 
     fn shared(&self, state: &State<K>) -> Vec<Shared> {
@@ -190,7 +200,7 @@ impl<K: KvElement> Forward for Fast<K> {
     fn forward(&mut self, state: &mut State<K>, tokens: &[u32], rows: Rows) -> Logits {
         let Self { shape: s, weights, prepared, cores, buffers: b, .. } = self;
         let n = tokens.len();
-        b.x.resize(n * s.hidden, 0.0);
+        grow(&mut b.x, n * s.hidden);
         let x = Disjoint::new(&mut b.x);
         each_token(&cores.pool, n, |t| {
             // SAFETY: token t writes its own row only.

@@ -5,6 +5,7 @@ use lily_model::Shape;
 
 use super::affine4::Pick;
 use super::matmul::{Activations, Cores, ROWS, block, each_token, project, with_scratch};
+use super::memory::grow;
 use super::pool::Disjoint;
 use super::quantise::{GROUP, quantise_row};
 use super::rows::{add, add_scaled, route, swiglu};
@@ -27,6 +28,19 @@ pub struct Buffers {
     outer: [Vec<f32>; 2],
 }
 
+impl Buffers {
+    /// Bytes that they hold.
+    #[cfg(test)]
+    pub fn bytes(&self) -> u64 {
+        let Self { router, shared_gate, experts, weights, slots, tokens, starts, inner, outer } = self;
+        let [a, b] = outer;
+        let floats: usize = [router, shared_gate, weights, a, b].iter().map(|v| v.capacity()).sum();
+        let ids: usize = [experts, slots, tokens].iter().map(|v| v.capacity()).sum();
+        let inner: u64 = inner.iter().map(Activations::bytes).sum();
+        (4 * (floats + ids) + 8 * starts.capacity()) as u64 + inner
+    }
+}
+
 /// One expert and the rows it works on.
 struct Unit<'a> {
     gate: &'a Matrix,
@@ -44,16 +58,16 @@ struct Unit<'a> {
 pub fn moe(cores: &Cores, s: &Shape, w: &Moe, b: &mut Buffers, h: &Activations, x: &mut [f32]) {
     let tokens = x.len() / s.hidden;
     let k = s.experts_per_token;
-    b.router.resize(tokens * s.experts, 0.0);
-    b.shared_gate.resize(tokens, 0.0);
+    grow(&mut b.router, tokens * s.experts);
+    grow(&mut b.shared_gate, tokens);
     project(
         cores,
         h,
         Pick::First(tokens),
         &mut [(&w.router, &mut b.router), (&w.shared_expert_gate, &mut b.shared_gate)],
     );
-    b.experts.resize(tokens * k, 0);
-    b.weights.resize(tokens * k, 0.0);
+    grow(&mut b.experts, tokens * k);
+    grow(&mut b.weights, tokens * k);
     for t in 0..tokens {
         let at = t * k..(t + 1) * k;
         route(&b.router[t * s.experts..(t + 1) * s.experts], k, &mut b.experts[at.clone()], &mut b.weights[at]);
@@ -61,9 +75,9 @@ pub fn moe(cores: &Cores, s: &Shape, w: &Moe, b: &mut Buffers, h: &Activations, 
     group(b, s.experts, k);
 
     for (set, (rows, width)) in [(tokens * k, s.expert_width), (tokens, s.shared_width)].into_iter().enumerate() {
-        b.inner[set].values.resize(rows * width, 0.0);
+        grow(&mut b.inner[set].values, rows * width);
         b.inner[set].quantised.reset(rows, width);
-        b.outer[set].resize(rows * s.hidden, 0.0);
+        grow(&mut b.outer[set], rows * s.hidden);
     }
     let mut units = vec![Unit {
         gate: &w.shared_gate,
@@ -107,7 +121,7 @@ pub fn moe(cores: &Cores, s: &Shape, w: &Moe, b: &mut Buffers, h: &Activations, 
 /// Counting sort of the slots by expert.
 fn group(b: &mut Buffers, experts: usize, k: usize) {
     b.starts.clear();
-    b.starts.resize(experts + 1, 0);
+    grow(&mut b.starts, experts + 1);
     for &e in &b.experts {
         b.starts[e as usize + 1] += 1;
     }
@@ -115,8 +129,8 @@ fn group(b: &mut Buffers, experts: usize, k: usize) {
         b.starts[e + 1] += b.starts[e];
     }
     let mut next = b.starts.clone();
-    b.slots.resize(b.experts.len(), 0);
-    b.tokens.resize(b.experts.len(), 0);
+    grow(&mut b.slots, b.experts.len());
+    grow(&mut b.tokens, b.experts.len());
     for (slot, &e) in b.experts.iter().enumerate() {
         b.slots[next[e as usize]] = slot as u32;
         b.tokens[next[e as usize]] = (slot / k) as u32;

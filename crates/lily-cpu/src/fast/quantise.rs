@@ -4,6 +4,7 @@
 //! BF16 by a factor of 128. Products with codes are then exact in 32-bit integers, which is why every instruction set
 //! and every number of rows gives the same bits.
 
+use super::memory::grow;
 use super::simd::{multiversion, sum_lanes};
 
 /// Columns that share a scale, the same as in the weights.
@@ -53,13 +54,20 @@ pub fn slot(i: usize) -> usize {
 }
 
 impl Quantised {
+    /// Bytes that it holds.
+    #[cfg(test)]
+    pub fn bytes(&self) -> u64 {
+        (2 * self.codes.capacity() + 4 * (self.scales.capacity() + self.sums.capacity())) as u64
+    }
+
     /// Room for `tokens` rows of `cols` columns.
     pub fn reset(&mut self, tokens: usize, cols: usize) {
         assert_eq!(cols % GROUP, 0);
         self.cols = cols;
-        self.codes.resize(tokens * self.stride(), 0);
-        self.scales.resize(tokens * cols / GROUP, 0.0);
-        self.sums.resize(tokens * cols / GROUP, 0.0);
+        let stride = self.stride();
+        grow(&mut self.codes, tokens * stride);
+        grow(&mut self.scales, tokens * cols / GROUP);
+        grow(&mut self.sums, tokens * cols / GROUP);
     }
 
     /// From one row's codes to the next: two cache lines more than the columns, because rows a multiple of 4 KB apart

@@ -226,6 +226,10 @@ impl<G: SingleLaunches> Gpu for Ablated<G> {
         self.gpu.share(host, contents)
     }
 
+    fn advised_bytes(&self) -> Option<u64> {
+        self.gpu.advised_bytes()
+    }
+
     fn peak_bytes(&self) -> Option<u64> {
         self.gpu.peak_bytes()
     }

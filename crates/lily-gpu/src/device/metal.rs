@@ -78,6 +78,11 @@ impl Buffer {
     }
 }
 
+/// Bytes of memory that this Mac has.
+pub fn physical_memory() -> u64 {
+    NSProcessInfo::processInfo().physicalMemory()
+}
+
 impl Metal {
     /// The system's default device, with the shader compiled.
     ///
@@ -271,6 +276,11 @@ impl Gpu for Metal {
         let copy = self.allocate(host.len() as u64, contents)?;
         self.upload(&copy, 0, host)?;
         Ok(copy)
+    }
+
+    /// The working set that the system recommends: beyond it, buffers do not stay resident.
+    fn advised_bytes(&self) -> Option<u64> {
+        Some(self.device.recommendedMaxWorkingSetSize())
     }
 
     fn bytes(&self, buffer: &Buffer) -> u64 {

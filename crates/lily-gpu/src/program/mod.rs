@@ -21,7 +21,7 @@ use lily_checkpoint::Weights;
 use lily_model::{KvType, LayerKind, Shape};
 
 use crate::gpu::{Contents, Dispatched, Gpu, GpuError, Ticket};
-use crate::kernels::{Body, Element, KV_PAGE, KvPool, View, kv_unit};
+use crate::kernels::{self, Body, Element, KV_PAGE, KvPool, View, kv_unit};
 use crate::weights::DeviceWeights;
 use decode::Steps;
 use prefill::Scratch;
@@ -343,6 +343,30 @@ impl<G: Gpu> Program<G> {
         let ticket = self.commit()?;
         self.wait(ticket)
     }
+}
+
+/// Allocates what a program for contexts up to `context`, of which `batch` decode at once, holds besides weights and
+/// sequences, in the sizes that it grows to.
+///
+/// # Errors
+/// Of the device: memory.
+pub(crate) fn working_memory<G: Gpu>(
+    gpu: &G,
+    shape: &Shape,
+    options: &Options,
+    context: usize,
+    batch: usize,
+) -> Result<(), GpuError> {
+    let context = u32::try_from(context).unwrap_or(u32::MAX);
+    Scratch::new(gpu, shape, options, Scratch::<G::Buffer>::rows_for(options, context.min(options.chunk)))?;
+    Steps::new(gpu, shape)?;
+    let heads = shape.query_heads as u32;
+    let need = kernels::attention_decode_scratch(options.body, options.kv_type(), batch as u32, heads, context);
+    gpu.allocate(need.next_power_of_two(), Contents::Activations)?;
+    // A table of pages for the prefill pass, and one for each sequence of the two sets of a step.
+    let table = 4 * u64::from(context.div_ceil(KV_PAGE).next_power_of_two());
+    gpu.allocate((1 + 2 * batch as u64) * table, Contents::Activations)?;
+    Ok(())
 }
 
 /// Values of a row of a linear layer's projections: q | k | v | z | a | b.

@@ -59,7 +59,12 @@ pub(super) struct Scratch<B> {
 }
 
 impl<B: Clone> Scratch<B> {
-    fn new<G: Gpu<Buffer = B>>(gpu: &G, s: &Shape, options: &Options, rows: u32) -> Result<Self, GpuError> {
+    /// Rows of the memory for a pass of `tokens`.
+    pub(super) fn rows_for(options: &Options, tokens: u32) -> u32 {
+        tokens.next_power_of_two().clamp(64, options.chunk.next_power_of_two())
+    }
+
+    pub(super) fn new<G: Gpu<Buffer = B>>(gpu: &G, s: &Shape, options: &Options, rows: u32) -> Result<Self, GpuError> {
         let element = options.element;
         let n = u64::from(rows);
         let bytes = |bytes: u64| gpu.allocate(bytes, Contents::Activations);
@@ -129,10 +134,11 @@ impl<G: Gpu> Program<G> {
         let pass = Pass { start: held.len, tokens: tokens.len() as u32 };
         assert!((1..=self.options.chunk).contains(&pass.tokens), "{} tokens in a pass", pass.tokens);
         self.ready_pages(held, pass.tokens)?;
-        let mut scratch = match self.scratch.take() {
-            Some(scratch) if scratch.rows >= pass.tokens => scratch,
-            _ => {
-                let rows = pass.tokens.next_power_of_two().clamp(64, self.options.chunk.next_power_of_two());
+        let mut scratch = match self.scratch.take().filter(|scratch| scratch.rows >= pass.tokens) {
+            Some(scratch) => scratch,
+            // The smaller one is gone by now.
+            None => {
+                let rows = Scratch::<G::Buffer>::rows_for(&self.options, pass.tokens);
                 Scratch::new(&self.gpu, &self.shape, &self.options, rows)?
             }
         };

@@ -296,6 +296,11 @@ impl Gpu for Cuda {
         Ok(Buffer { read_only: true, ..buffer })
     }
 
+    /// What is free now.
+    fn advised_bytes(&self) -> Option<u64> {
+        Some(self.memory().ok()?.0)
+    }
+
     fn peak_bytes(&self) -> Option<u64> {
         Some(self.allocated.most.load(Ordering::Relaxed))
     }
