@@ -13,7 +13,7 @@ use lily_chat::Tokenizer;
 use lily_engine::{DiskOptions, PrefixOptions};
 use lily_gpu::kernels::Element;
 use lily_model::Rows;
-use warm::{Setup, Talks, borders, walk};
+use warm::{Dice, Setup, Talks, borders, walk};
 
 const MLX4: &str = "tests/fixtures/tiny/mlx-4bit";
 
@@ -74,8 +74,9 @@ fn conversations_taken_up_after_a_restart_have_the_bits_of_cold_runs() {
     let dir = tempfile::tempdir().expect("a directory");
     let disk = DiskOptions { dir: dir.path().into(), bytes: 1 << 30, identity: "a test".into() };
     let mut talks = talks(None, Some(disk));
-    for _ in 0..2 {
-        walk(&mut talks, number("LILY_WARM_STEPS", 2), number("LILY_WARM_LONGEST", 200), 1);
+    let prompt = Dice::new(4).tokens(70, talks.vocab());
+    for len in [66, 70] {
+        talks.ask(&prompt[..len], &[0], 2);
         talks.restart();
     }
     println!("{:?}", talks.counts);
