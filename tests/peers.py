@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks what of bench/peers runs without a GPU: the GGUF header, the reports and the shell scripts' syntax."""
 
+import http.server
 import json
 import math
 import pathlib
@@ -8,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 
 PEERS = pathlib.Path(__file__).resolve().parent.parent / "bench" / "peers"
 PARAMETERS = 34_660_610_688  # docs/model.md §1, the text model
@@ -87,10 +89,53 @@ def reports(folder):
     assert "| 512 | 3,000 | 3,000 |" in table and "| 256 | 150.5 | 150.5 |" in table, table
 
 
+class Server(http.server.BaseHTTPRequestHandler):
+    """Streams two pieces; a prompt has ten tokens a message, and all but the last message's are cached."""
+
+    asked = []
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append(body)
+        prompt = 10 * len(body["messages"])
+        cached = 0 if body.get("cache_prompt") is False else prompt - 10
+        usage = {"prompt_tokens": prompt, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": cached}}
+        events = [{"choices": [{"delta": {"role": "assistant", "content": ""}}]}]
+        events += [{"choices": [{"delta": {"content": piece}}]} for piece in ("Ye", "s.")]
+        events += [{"choices": [], "usage": usage}]
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        lines = [f"data: {json.dumps(event)}" for event in events] + [": waiting", "data: [DONE]"]
+        self.wfile.write("".join(line + "\n\n" for line in lines).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+def conversation(folder):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    out = folder / "chat.json"
+    run(PEERS / "chat.py", f"http://127.0.0.1:{server.server_port}/v1", "--engine", "x", "--out", out, "--turns", 3,
+        "--rounds", 2, "--cold", "cache_prompt=false")
+    server.shutdown()
+    report = json.loads(out.read_text())
+    warm, cold = report["runs"]
+    counts = [[row[name] for name in ("turn", "prompt_tokens", "prefilled_tokens", "new_tokens")] for row in warm["rows"]]
+    assert counts == [[1, 20, 10, 20], [2, 40, 10, 19], [3, 60, 10, 19]], counts
+    assert (warm["cache"], cold["cache"], cold["rows"][2]["prefilled_tokens"]) == (True, False, 60), report
+    assert all(0 < row["ttft_min"] <= row["ttft_s"] <= row["ttft_max"] for row in warm["rows"]), warm
+    last, heads = Server.asked[-1], [body["messages"][0]["content"] for body in Server.asked[1:]]
+    assert [m["content"] for m in last["messages"] if m["role"] == "assistant"] == ["Yes.", "Yes."], last
+    assert len(set(heads)) == 4, "a round began as another one did"
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         header(pathlib.Path(folder))
         reports(pathlib.Path(folder))
+        conversation(pathlib.Path(folder))
     for script in PEERS.rglob("*.sh"):
         subprocess.run(["bash", "-n", script], check=True)
     for script in PEERS.rglob("*.py"):

@@ -16,6 +16,7 @@ use crate::plan::Plan;
 
 /// A model ready to be asked.
 pub struct Session {
+    name: String,
     engine: Engine,
     chat: Chat,
     eos: Vec<u32>,
@@ -68,6 +69,7 @@ impl Session {
         let (engine, _) = start_engine(&checkpoint, &chat, model, &limits, 1, keep)?;
         let generation = checkpoint.generation();
         Ok(Self {
+            name: checkpoint.name(),
             engine,
             chat,
             eos: generation.eos.clone(),
@@ -75,6 +77,16 @@ impl Session {
             adjust: adjust(generation, sampling),
             max_tokens: sampling.max_tokens.map(|n| n as usize),
         })
+    }
+
+    /// Of the checkpoint.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What computes, for people.
+    pub fn device(&self) -> &str {
+        self.engine.device()
     }
 
     /// Stream one answer to `write`, until it is done or Ctrl-C is pressed.

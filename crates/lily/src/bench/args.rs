@@ -21,6 +21,13 @@ pub struct BenchArgs {
     /// Compare the GPU program with itself, each of its ideas off and on (docs/bench.md)
     #[arg(long, conflicts_with_all = ["count", "contexts", "from", "compare", "plot", "peak", "no_warm_up"])]
     pub ablate: bool,
+    /// Hold a conversation of 20 turns, with the prefix cache and without: what each turn reads, and the time to its first
+    /// token (docs/bench.md). --decode-tokens is then the most that an answer has, --rounds how often it is held
+    #[arg(long, conflicts_with_all = ["synthetic", "count", "ablate", "contexts", "peak", "no_warm_up", "engine"])]
+    pub chat: bool,
+    /// Turns of the conversation, at most 20
+    #[arg(long, default_value_t = 20, requires = "chat", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20))]
+    pub turns: u32,
     /// Layers of the random weights, a multiple of 4; 40 is the whole model, 19.5 GB
     #[arg(long, default_value_t = 4, requires = "synthetic", value_name = "N")]
     pub layers: usize,

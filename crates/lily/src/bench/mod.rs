@@ -4,9 +4,12 @@
 //! - [`source`]: the weights.
 //! - [`mod@measure`]: one prompt length, timed.
 //! - [`roofline`]: what the device does at most.
+//! - [`chat`]: a conversation, with the prefix cache and without; [`chat_plot`] draws it.
 //! - [`report`]: the result as JSON and as a table; [`compare`] and [`plot`]: several of them side by side.
 
 mod args;
+mod chat;
+mod chat_plot;
 mod compare;
 mod measure;
 mod plot;
@@ -38,6 +41,9 @@ pub fn bench(args: BenchArgs) -> Result<()> {
         let lengths = args.contexts.map_or(vec![512], |c| c.0);
         ensure!(lengths.len() == 1, "--count takes one prompt length");
         return crate::count::count(lengths[0] as u32);
+    }
+    if args.chat {
+        return chat::chat(&args);
     }
     if args.ablate {
         return crate::ablate::ablate(&args);

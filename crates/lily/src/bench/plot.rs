@@ -5,14 +5,14 @@ use std::fmt::Write;
 use super::compare::{Named, contexts};
 use super::report::{Report, Row, grouped};
 
-const WIDTH: f64 = 960.0;
-const MARGIN: f64 = 24.0;
+pub(super) const WIDTH: f64 = 960.0;
+pub(super) const MARGIN: f64 = 24.0;
 /// Of a line of the legend.
-const LINE: f64 = 20.0;
+pub(super) const LINE: f64 = 20.0;
 /// Of a panel with its labels.
-const PANEL: f64 = 340.0;
+pub(super) const PANEL: f64 = 340.0;
 /// For the numbers of the vertical axis.
-const LABELS: f64 = 52.0;
+pub(super) const LABELS: f64 = 52.0;
 /// Above this span an axis from 0 would press the slower runs to the floor.
 const LINEAR_SPAN: f64 = 15.0;
 
@@ -61,7 +61,8 @@ pub fn svg(runs: &[Named]) -> String {
     out + "</svg>\n"
 }
 
-fn style(series: usize) -> String {
+/// The style sheet for that many lines.
+pub(super) fn style(series: usize) -> String {
     let colours = |dark: bool| -> String {
         let used = SERIES.iter().enumerate().take(series);
         used.map(|(i, (light, night, _))| {
@@ -85,7 +86,7 @@ fn style(series: usize) -> String {
 /// Marker, name, and what is known of the run.
 fn legend(out: &mut String, i: usize, run: &Named) {
     let y = MARGIN - 6.0 + LINE * i as f64 + LINE / 2.0;
-    let _ = write!(out, "<path class=\"s{0} line\" d=\"M{MARGIN} {y}h28\"/>", i % SERIES.len());
+    let _ = write!(out, "<path class=\"s{0} line\" d=\"M{MARGIN} {y}h28\"/>", colour(i));
     marker(out, i, MARGIN + 14.0, y);
     let _ = writeln!(
         out,
@@ -171,7 +172,7 @@ fn panel(
 
     // The first run last, on top.
     for (i, points) in rates.iter().enumerate().rev() {
-        let colour = i % SERIES.len();
+        let colour = colour(i);
         let places: Vec<String> = points.iter().map(|(c, r)| format!("{:.1} {:.1}", x(*c), y(r.median))).collect();
         if let Some((from, rest)) = places.split_first() {
             let _ = writeln!(
@@ -192,8 +193,14 @@ fn panel(
     }
 }
 
-fn marker(out: &mut String, i: usize, x: f64, y: f64) {
-    let colour = i % SERIES.len();
+/// Of a line's classes: lines beyond the last colour begin anew.
+pub(super) fn colour(i: usize) -> usize {
+    i % SERIES.len()
+}
+
+/// A point of line `i`.
+pub(super) fn marker(out: &mut String, i: usize, x: f64, y: f64) {
+    let colour = colour(i);
     let d = match SERIES[colour].2 {
         Marker::Circle => format!("M{:.1} {y:.1}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", x - 4.0),
         Marker::Square => format!("M{:.1} {:.1}h7v7h-7z", x - 3.5, y - 3.5),
@@ -204,15 +211,15 @@ fn marker(out: &mut String, i: usize, x: f64, y: f64) {
 }
 
 /// A vertical axis: from 0, or logarithmic where the rates lie far apart.
-struct Axis {
-    log: bool,
+pub(super) struct Axis {
+    pub(super) log: bool,
     low: f64,
     high: f64,
-    ticks: Vec<f64>,
+    pub(super) ticks: Vec<f64>,
 }
 
 impl Axis {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
+    pub(super) fn of(values: impl Iterator<Item = f64>) -> Self {
         let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
         for v in values {
             (low, high) = (low.min(v), high.max(v));
@@ -236,7 +243,7 @@ impl Axis {
     }
 
     /// 0 at the bottom, 1 at the top.
-    fn place(&self, v: f64) -> f64 {
+    pub(super) fn place(&self, v: f64) -> f64 {
         match self.log {
             true => (v / self.low).ln() / (self.high / self.low).ln(),
             false => v / self.high,
@@ -249,7 +256,8 @@ fn tokens(n: u64) -> String {
     if n >= 1024 && n.is_multiple_of(1024) { format!("{}K", n / 1024) } else { n.to_string() }
 }
 
-fn escape(text: &str) -> String {
+/// For XML.
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -42,7 +42,7 @@ fn help_explains_every_command() {
         ("chat", &["--system", "--no-thinking", "--temperature", "--model"]),
         ("run", &["--top-p", "--top-k", "--min-p", "--seed", "--max-tokens", "--greedy", "<PROMPT>"]),
         ("inspect", &["LILY_MODEL"]),
-        ("bench", &["--synthetic", "--layers", "--contexts", "--prompt-tokens", "--decode-tokens", "--json"]),
+        ("bench", &["--synthetic", "--chat", "--layers", "--contexts", "--prompt-tokens", "--decode-tokens", "--json"]),
         ("eval", &["--golden", "--text", "--engine"]),
     ] {
         let help = run(&[command, "--help"]);
@@ -170,6 +170,32 @@ fn benchmark_measures_and_writes_json() {
     assert_eq!(done.code, Some(0), "{}", done.err);
     assert_eq!(done.out.matches("1.00×").count(), 4, "{}", done.out);
     has(&std::fs::read_to_string(plot).unwrap(), "lily (bench)");
+}
+
+/// A turn reads what is new, and at most a block beside it. Twenty turns by hand: docs/performance.md.
+#[test]
+fn a_benched_chat_reads_what_is_new() {
+    let folder = tempfile::tempdir().unwrap();
+    let [json, plot] = ["chat.json", "chat.svg"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let sizes = ["--rounds", "1", "--decode-tokens", "12", "--turns", "6"];
+    let done = run(&[&["bench", "--chat", "--device", "cpu", "--json", &json, "--plot", &plot], &sizes[..]].concat());
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    has(&done.out, "at most a block of 64");
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let rows = |run: usize| report["runs"][run]["rows"].as_array().unwrap();
+    assert_eq!((rows(0).len(), rows(1).len()), (6, 6));
+    for (warm, cold) in rows(0).iter().zip(rows(1)) {
+        let count = |row: &serde_json::Value, name: &str| row[name].as_u64().unwrap_or_else(|| panic!("{row}"));
+        assert_eq!(warm["prompt_tokens"], cold["prompt_tokens"]);
+        assert!(count(warm, "prefilled_tokens") <= count(warm, "new_tokens") + 64, "{warm}");
+        assert_eq!(count(warm, "prefilled_tokens") + count(warm, "cached_tokens"), count(warm, "prompt_tokens"));
+        assert_eq!((count(cold, "cached_tokens"), &cold["prefilled_tokens"]), (0, &cold["prompt_tokens"]));
+    }
+    let done = run(&["bench", "--chat", "--from", &json, "--compare", &json, "--plot", &plot]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    has(&std::fs::read_to_string(plot).unwrap(), "lily, with its cache");
+    let done = run(&["bench", "--chat", "--synthetic"]);
+    assert_eq!(done.code, Some(2), "{done:?}");
 }
 
 #[test]
