@@ -13,9 +13,9 @@ pub trait KvElement: Copy + Send + Sync + 'static {
     /// Of values that are 0.
     const ZERO: Self;
 
-    /// Rounds values to units: from [n · VALUES], to [n].
+    /// Rounds values to units: from `[n · VALUES]`, to `[n]`.
     fn store(from: &[f32], to: &mut [Self]);
-    /// The values of a row of units: from [n], to [n · VALUES].
+    /// The values of a row of units: from `[n]`, to `[n · VALUES]`.
     fn load(from: &[Self], to: &mut [f32]);
     /// Sixteen values of a row from `at` on, a multiple of 16: what [`Self::load`] gives there.
     fn load16(row: &[Self], at: usize) -> [f32; 16];
