@@ -186,6 +186,13 @@ where
         self.program.options().chunk as usize
     }
 
+    fn provide(&mut self, room: usize, sequences: usize) -> Result<(), ModelError> {
+        // As `SequenceBytes` counts.
+        let pages = sequences * (room.div_ceil(KV_PAGE as usize) + 1);
+        let pages = u32::try_from(pages).map_err(|_| ModelError::Unknown("more pages than a pool can have"))?;
+        Ok(self.program.provide(pages, sequences as u32)?)
+    }
+
     fn begin(&mut self, room: usize) -> Result<SeqId, ModelError> {
         let held = self.program.begin()?;
         Ok(self.insert(held, room))

@@ -336,3 +336,32 @@ fn a_prompt_that_no_block_divides_is_one_pass_over_the_experts() {
     assert_eq!(times("grouped_gate_up"), checkpoint.shape().layers.len());
     assert_eq!(times("embed_gather"), 1);
 }
+
+#[test]
+fn what_is_provided_does_not_grow() {
+    let checkpoint = open(MLX4);
+    let mut model = emulated(&checkpoint);
+    let sizes = model.program().state_sizes();
+    let want = 2 * model.sequence_bytes().of(70);
+    assert_eq!(want, 2 * (2 * sizes.slot() + 3 * sizes.page));
+    model.provide(70, 2).expect("memory");
+    assert_eq!(model.state_bytes(), want);
+    let ids: Vec<u32> = (0..69).map(|i| i * 37 % checkpoint.shape().vocab as u32).collect();
+    let mut full = |model: &mut GpuModel<Emulated>| {
+        let seq = model.begin(70).expect("room");
+        let logits = model.prefill(seq, &ids, Rows::Last).expect("prefill").data;
+        (seq, [logits, model.decode(&[(seq, 3)]).expect("decode").data])
+    };
+    let (first, of_first) = full(&mut model);
+    // Not while somebody has some of it.
+    model.provide(2000, 8).expect("nothing to do");
+    let (second, of_second) = full(&mut model);
+    assert_eq!((model.state_bytes(), &of_second), (want, &of_first));
+    model.end(first);
+    model.end(second);
+    model.provide(60, 1).expect("there is more than that");
+    assert_eq!(model.state_bytes(), want);
+    model.provide(70, 3).expect("memory");
+    assert_eq!(model.state_bytes(), want / 2 * 3);
+    assert_eq!(full(&mut model).1, of_first);
+}

@@ -166,6 +166,12 @@ pub trait Model: Send {
     /// A multiple of 64.
     fn prefill_chunk(&self) -> usize;
 
+    /// Take the memory for `sequences` of `room` tokens now, before there are any, so that none is missing later and nothing is
+    /// copied as they grow. A device for which that makes no difference does nothing.
+    fn provide(&mut self, _room: usize, _sequences: usize) -> Result<(), ModelError> {
+        Ok(())
+    }
+
     /// Begin an empty sequence with room for `room` tokens.
     fn begin(&mut self, room: usize) -> Result<SeqId, ModelError>;
 

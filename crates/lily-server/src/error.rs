@@ -150,3 +150,17 @@ pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_the_memory_never_holds_is_413_with_the_numbers() {
+        let error = ApiError::from(SubmitError::NeverFits { tokens: 900, bytes: 77_000, memory: 66_000 });
+        assert_eq!((error.status, error.code.as_deref()), (StatusCode::PAYLOAD_TOO_LARGE, Some("out_of_memory")));
+        for number in ["900 tokens", "77000 bytes", "66000", "--memory"] {
+            assert!(error.message.contains(number), "{}", error.message);
+        }
+    }
+}

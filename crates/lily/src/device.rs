@@ -100,7 +100,7 @@ impl Chosen {
         threads: usize,
         parallel: usize,
         kv: Option<KvType>,
-    ) -> Result<impl Fn(usize) -> Footprint> {
+    ) -> Result<impl Fn(usize) -> Footprint + use<>> {
         let kv = kv.unwrap_or_default();
         let options = self.options(kv)?;
         let shape = shape.clone();

@@ -224,6 +224,12 @@ impl Wish<'_> {
 }
 
 impl Plan {
+    /// How many requests of the whole context fit at once, at least one.
+    pub fn at_once(&self) -> usize {
+        let each = self.footprint.sequence.of(self.context).max(1);
+        usize::try_from(self.memory / each).unwrap_or(usize::MAX).clamp(1, self.parallel)
+    }
+
     /// All bytes, mapped weights included.
     pub fn total(&self) -> u64 {
         self.program + self.footprint.weights + self.footprint.scratch + self.memory

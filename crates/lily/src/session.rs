@@ -181,7 +181,10 @@ pub fn start_engine(
         );
     }
     let (device, plan) = load::plan(checkpoint, model, limits)?;
-    let model = load::model_on(device, checkpoint, model, EngineKind::Fast)?;
+    let mut model = load::model_on(device, checkpoint, model, EngineKind::Fast)?;
+    model.provide(plan.context, plan.at_once()).with_context(|| {
+        format!("cannot take the memory for {} × {} tokens; a smaller --ctx needs less", plan.at_once(), plan.context)
+    })?;
     // After the weights were read through: what it hashes is in memory then.
     let (prefix, disk) = (keep.prefix(plan.cache), keep.disk(checkpoint)?);
     let options = EngineOptions {

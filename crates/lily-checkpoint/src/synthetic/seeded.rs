@@ -36,6 +36,8 @@ pub enum Numbers {
 pub struct SeededWeights {
     /// All of them.
     pub weights: Weights,
+    /// Bytes of all tensors.
+    pub bytes: u64,
     matrices: Vec<Bytes>,
 }
 
@@ -68,7 +70,9 @@ impl SeededWeights {
             })
             .collect();
         let mut matrices = Vec::new();
+        let mut total = 0;
         let mut stored = |tensor: Tensor| {
+            total += tensor.bytes();
             let (name, len) = (tensor.name.clone(), tensor.bytes() as usize);
             let dtype = if tensor.dtype == "U32" { Dtype::U32 } else { Dtype::Bf16 };
             let (shape, is_matrix) = (tensor.shape.clone(), tensor.numbers(seed).is_some());
@@ -80,7 +84,7 @@ impl SeededWeights {
         };
         let tensors: HashMap<String, Stored> = tensors(shape, &quantization).into_iter().map(&mut stored).collect();
         let weights = Assembler::new(shape, Layout::Mlx, &tensors, &plan).weights();
-        Self { weights, matrices }
+        Self { weights, bytes: total, matrices }
     }
 
     /// Makes all of them in host memory, on so many threads. `progress` is told bytes made and bytes in total.

@@ -161,6 +161,14 @@ impl<G: Gpu> Program<G> {
         self.dispatches
     }
 
+    /// Memory for so many pages and sequences, while there are none ([`Pools::provide`]).
+    ///
+    /// # Errors
+    /// Of the device: memory.
+    pub fn provide(&mut self, pages: u32, sequences: u32) -> Result<(), GpuError> {
+        self.pools.provide(&self.gpu, pages, sequences)
+    }
+
     /// The sequences may come to hold this many tokens together.
     pub fn admit(&mut self, tokens: u64) {
         self.pools.admit(tokens);

@@ -1,6 +1,6 @@
 //! Memory of sequences: pages of the KV cache, and slots of recurrent and convolution state. Both grow as sequences do.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lily_model::{KvType, LayerKind, Shape};
 
@@ -25,7 +25,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.index);
+        lock(&self.free).push(self.index);
     }
 }
 
@@ -56,7 +56,7 @@ impl Slots {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.pair);
+        lock(&self.free).push(self.pair);
     }
 }
 
@@ -91,7 +91,8 @@ impl StateSizes {
     }
 }
 
-/// Device memory of all sequences. A buffer that grows is copied on the device.
+/// Device memory of all sequences. A buffer that grows is copied on the device, so that both are there for a moment; what is
+/// provided at the start does not grow.
 pub struct Pools<B> {
     sizes: StateSizes,
     /// `[pages × page]`.
@@ -112,17 +113,40 @@ impl<B: Clone> Pools<B> {
     /// Room for one sequence of one page.
     pub fn new<G: Gpu<Buffer = B>>(gpu: &G, shape: &Shape, kv: KvType) -> Result<Self, GpuError> {
         let sizes = StateSizes::of(shape, kv);
+        let [recurrent, conv] = states(gpu, sizes, 1)?;
         Ok(Self {
             sizes,
             kv: gpu.allocate(sizes.page, Contents::Cache)?,
             pages: 1,
             admitted: 1,
             free_pages: Arc::new(Mutex::new(vec![0])),
-            recurrent: gpu.allocate(2 * sizes.layers * sizes.recurrent, Contents::State)?,
-            conv: gpu.allocate(2 * sizes.layers * sizes.conv, Contents::State)?,
+            recurrent,
+            conv,
             pairs: 1,
             free_pairs: Arc::new(Mutex::new(vec![0])),
         })
+    }
+
+    /// Has at least so many pages and pairs of slots. Only while none is held: nothing is copied then, and the old memory goes
+    /// before the new one comes. Otherwise nothing changes, and both grow as sequences do.
+    pub fn provide<G: Gpu<Buffer = B>>(&mut self, gpu: &G, pages: u32, pairs: u32) -> Result<(), GpuError> {
+        let idle = |free: &Mutex<Vec<u32>>, all: u32| lock(free).len() == all as usize;
+        let enough = pages <= self.pages && pairs <= self.pairs;
+        if enough || !idle(&self.free_pages, self.pages) || !idle(&self.free_pairs, self.pairs) {
+            return Ok(());
+        }
+        // The smallest ones in between: what is replaced is free before more is asked for, and there is a pool if that fails.
+        for pages in [1, pages.max(self.pages)] {
+            self.kv = gpu.allocate(u64::from(pages) * self.sizes.page, Contents::Cache)?;
+            self.pages = pages;
+            *lock(&self.free_pages) = (0..pages).rev().collect();
+        }
+        for pairs in [1, pairs.max(self.pairs)] {
+            [self.recurrent, self.conv] = states(gpu, self.sizes, pairs)?;
+            self.pairs = pairs;
+            *lock(&self.free_pairs) = (0..pairs).rev().collect();
+        }
+        Ok(())
     }
 
     /// Bytes by part.
@@ -172,7 +196,7 @@ impl<B: Clone> Pools<B> {
 
     /// As many free pages at once, so that the pool is copied once.
     pub fn reserve<G: Gpu<Buffer = B>>(&mut self, gpu: &mut G, count: u32) -> Result<(), GpuError> {
-        let free = self.free_pages.lock().unwrap_or_else(PoisonError::into_inner).len() as u32;
+        let free = lock(&self.free_pages).len() as u32;
         match count.saturating_sub(free) {
             0 => Ok(()),
             missing => self.grow(gpu, self.pages + missing),
@@ -182,7 +206,7 @@ impl<B: Clone> Pools<B> {
     fn grow<G: Gpu<Buffer = B>>(&mut self, gpu: &mut G, pages: u32) -> Result<(), GpuError> {
         let kv = gpu.allocate(u64::from(pages) * self.sizes.page, Contents::Cache)?;
         slices(gpu, View::of(&self.kv), View::of(&kv), [self.sizes.page; 2], self.sizes.page, self.pages)?;
-        let mut free = self.free_pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&self.free_pages);
         // Popped from the end: lower pages first.
         free.extend((self.pages..pages).rev());
         (self.kv, self.pages) = (kv, pages);
@@ -204,7 +228,7 @@ impl<B: Clone> Pools<B> {
             },
         );
         (self.recurrent, self.conv) = (recurrent?, conv?);
-        let mut free = self.free_pairs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&self.free_pairs);
         free.extend((self.pairs..more).rev());
         self.pairs = more;
         let pair = free.pop().ok_or(GpuError::Memory(self.sizes.slot()))?;
@@ -271,6 +295,16 @@ fn slices<G: Gpu>(
     copy_slices(gpu, &CopySlices { from, from_stride, to, to_stride, bytes, count })
 }
 
+/// Recurrent and convolution states of all linear layers, for so many pairs of slots.
+fn states<G: Gpu>(gpu: &G, sizes: StateSizes, pairs: u32) -> Result<[G::Buffer; 2], GpuError> {
+    let slots = u64::from(2 * pairs) * sizes.layers;
+    Ok([gpu.allocate(slots * sizes.recurrent, Contents::State)?, gpu.allocate(slots * sizes.conv, Contents::State)?])
+}
+
+fn lock(free: &Mutex<Vec<u32>>) -> MutexGuard<'_, Vec<u32>> {
+    free.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn pop(free: &Mutex<Vec<u32>>) -> Option<u32> {
-    free.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    lock(free).pop()
 }

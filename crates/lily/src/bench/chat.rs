@@ -124,12 +124,13 @@ fn measure(args: &BenchArgs) -> Result<Chat> {
     };
     runtime.block_on(async {
         let interrupt = Interrupt::listen()?;
+        let mut answers = Vec::new();
         for cache in [true, false] {
             let mut rounds = Vec::new();
             for _ in 0..args.rounds {
                 // A session of its own: nothing is left of the round before.
                 let session = open(args, cache)?;
-                rounds.push(talk(&session, &script, &interrupt).await?);
+                rounds.push(talk(&session, &script, &mut answers, &interrupt).await?);
                 report.device.get_or_insert_with(|| session.device().to_owned());
                 report.weights.get_or_insert_with(|| session.name().to_owned());
             }
@@ -150,15 +151,21 @@ fn open(args: &BenchArgs, cache: bool) -> Result<Session> {
     Session::open(&args.model, &ContextArgs { ctx: None, memory: None }, keep, &sampling)
 }
 
-/// All turns; each answer goes into the next one's conversation.
-async fn talk(session: &Session, script: &Script, interrupt: &Interrupt) -> Result<Vec<Turn>> {
+/// All turns; each answer goes into the next one's conversation. `answers` are those of the first conversation, which all others
+/// repeat as what was said: on a GPU a state that decoding left may lead to another answer than reading the prompt anew.
+async fn talk(
+    session: &Session,
+    script: &Script,
+    answers: &mut Vec<String>,
+    interrupt: &Interrupt,
+) -> Result<Vec<Turn>> {
     // What is made at the first use of the device is not the first turn's.
     let hello = [json!({"role": "user", "content": "Hi."})];
     session.ask(&hello, false, interrupt, |_| Ok(())).await?;
     let mut conversation: Vec<Value> = vec![json!({"role": "system", "content": script.system})];
     let mut turns = Vec::new();
     let mut known = 0;
-    for question in &script.questions {
+    for (i, question) in script.questions.iter().enumerate() {
         conversation.push(json!({"role": "user", "content": question}));
         let mut first = None;
         let start = Instant::now();
@@ -171,7 +178,10 @@ async fn talk(session: &Session, script: &Script, interrupt: &Interrupt) -> Resu
         let finished = reply.finished.context("stopped by Ctrl-C")?;
         turns.push(Turn::of(turns.len() as u64 + 1, finished.usage, known, first.unwrap_or(end)));
         known = finished.usage.prompt_tokens + finished.usage.completion_tokens - 1;
-        conversation.push(json!({"role": "assistant", "content": reply.content}));
+        if answers.len() == i {
+            answers.push(reply.content);
+        }
+        conversation.push(json!({"role": "assistant", "content": answers[i]}));
     }
     Ok(turns)
 }

@@ -12,6 +12,9 @@ use crate::memory::peak_bytes;
 /// Prompts up to this many tokens get all rounds.
 const SHORT: usize = 8192;
 
+/// Bytes that one request of so many tokens takes, weights included.
+pub type Planned = Box<dyn Fn(usize) -> u64>;
+
 /// What every prompt length has in common.
 pub struct Plan {
     /// Tokens decoded after each prompt.
@@ -24,6 +27,8 @@ pub struct Plan {
     pub costs: Costs,
     /// The device's limits, where they are known.
     pub roofline: Option<Roofline>,
+    /// Of the engine that a plan is made for.
+    pub planned: Option<Planned>,
 }
 
 /// One measurement.
@@ -47,6 +52,7 @@ impl Plan {
     /// Of the model; logits that are not finite; a round that decodes other tokens than the one before it.
     pub fn measure(&self, model: &mut dyn Model, context: usize) -> Result<Row> {
         let prompt = prompt(context, model.shape().vocab);
+        model.provide(context + self.decode, 1)?;
         // A GPU may make its second run of a shape a graph, which takes time: short prompts get two runs that do not count.
         let warm_up = match (self.warm_up, model.stats().dispatches.is_some() && context <= SHORT) {
             (true, true) => 2,
@@ -85,6 +91,7 @@ impl Plan {
             prefill_roofline: self.roofline.as_ref().map(|r| tflops / r.matmul_tflops),
             decode_roofline: self.roofline.as_ref().map(|r| gb_s / r.copy_gb_s),
             peak_bytes: model.stats().peak_device_bytes.or(process),
+            planned_bytes: self.planned.as_ref().map(|planned| planned(context + self.decode)),
             process_peak_bytes: process,
             dispatches_prefill: dispatches.map(|d| d.0),
             dispatches_token: dispatches.map(|d| d.1 as f64 / self.decode as f64),
@@ -202,7 +209,7 @@ mod tests {
     #[test]
     fn long_prompts_get_fewer_rounds() {
         let costs = Costs::of(&lily_model::Shape::qwen3_6_35b_a3b());
-        let plan = Plan { decode: 64, rounds: 5, warm_up: true, costs, roofline: None };
+        let plan = Plan { decode: 64, rounds: 5, warm_up: true, costs, roofline: None, planned: None };
         assert_eq!([256, 8192, 16_384, 32_768, 131_072].map(|c| plan.rounds(c)), [5, 5, 2, 1, 1]);
     }
 
@@ -219,7 +226,8 @@ mod tests {
         let checkpoint = crate::load::demo().unwrap();
         let (shape, weights) = (checkpoint.shape(), checkpoint.weights());
         let mut model = lily_cpu::Local::new(lily_cpu::Fast::<lily_cpu::Bf16>::new(shape, weights, 1));
-        let plan = Plan { decode: 2, rounds: 2, warm_up: false, costs: Costs::of(shape), roofline: None };
+        let plan =
+            Plan { decode: 2, rounds: 2, warm_up: false, costs: Costs::of(shape), roofline: None, planned: None };
         let digests = [(); 2].map(|()| plan.measure(&mut model, 70).unwrap().digest.unwrap());
         assert_eq!(digests[0], digests[1]);
     }

@@ -25,13 +25,14 @@ use lily_model::Costs;
 
 pub use args::BenchArgs;
 use compare::Named;
-use measure::Plan;
 pub use measure::argmax;
+use measure::{Plan, Planned};
 pub use report::now;
 use report::{Report, Roofline};
 pub use source::Source;
 use source::decode_weight_bytes;
 
+use crate::cli::EngineKind;
 use crate::device;
 use crate::device::Chosen;
 
@@ -111,6 +112,7 @@ fn measure(args: &BenchArgs) -> Result<Report> {
         warm_up: !args.no_warm_up,
         costs: Costs { decode_weight_bytes, ..Costs::of(shape) },
         roofline: report.roofline.clone(),
+        planned: planned(args, &device, &source)?,
     };
     let loading = Instant::now();
     let mut model = source.model(device, args)?;
@@ -129,6 +131,19 @@ fn measure(args: &BenchArgs) -> Result<Report> {
         }
     }
     Ok(report)
+}
+
+/// The plan of `docs/memory.md`, for the engine that it is made for.
+fn planned(args: &BenchArgs, device: &Chosen, source: &Source) -> Result<Option<Planned>> {
+    if args.engine == EngineKind::Oracle {
+        return Ok(None);
+    }
+    let (program, kv) = (device.program(), args.model.kv_dtype.map(Into::into));
+    let footprint = device.footprint(source.shape(), source.bytes(), args.model.workers(), 1, kv)?;
+    Ok(Some(Box::new(move |tokens| {
+        let f = footprint(tokens);
+        program + f.weights + f.scratch + f.sequence.of(tokens)
+    })))
 }
 
 /// What was asked for, or what the device does in reasonable time.

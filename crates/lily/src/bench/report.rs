@@ -77,6 +77,8 @@ pub struct Row {
     pub decode_roofline: Option<f64>,
     /// Most memory so far: the device's where it has its own, else the process's.
     pub peak_bytes: Option<u64>,
+    /// What `docs/memory.md` plans for one request of the prompt and what is decoded after it, weights included.
+    pub planned_bytes: Option<u64>,
     /// Most memory of the process so far.
     pub process_peak_bytes: Option<u64>,
     /// Dispatches of the prefill.

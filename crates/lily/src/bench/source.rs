@@ -59,6 +59,14 @@ impl Source {
         }
     }
 
+    /// Bytes of the tensors in use.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Checkpoint(c) => c.report().bytes(),
+            Self::Seeded(s) => s.1.bytes,
+        }
+    }
+
     /// Ready the model on a device.
     pub fn model(&self, device: Chosen, args: &BenchArgs) -> Result<Box<dyn Model>> {
         match self {
