@@ -6,11 +6,11 @@
 
 use super::element::KvElement;
 use super::kv::KvCache;
-use super::simd::{dot, exp, multiversion, sum_lanes};
+use super::simd::{dot4, exp, multiversion, sum_lanes};
 
 /// Positions of a block.
 pub const BLOCK: usize = 64;
-/// Query rows that share one read of a value.
+/// Query rows that share one read of a key or a value.
 const QUAD: usize = 4;
 /// Widest head.
 const MAX_HEAD: usize = 256;
@@ -64,8 +64,13 @@ multiversion! {
         let wide = &mut wide[..d];
         for (j, key) in k.chunks_exact(row_units).enumerate() {
             K::load(key, wide);
-            for (q, scores) in q.chunks_exact(d).zip(scores.iter_mut()) {
-                scores[j] = dot(q, wide);
+            for first in (0..rows).step_by(QUAD) {
+                // The last quad repeats its last row rather than being a case of its own.
+                let quad = [0, 1, 2, 3].map(|r| (first + r).min(rows - 1));
+                let dots = dot4(quad.map(|r| &q[r * d..(r + 1) * d]), wide);
+                for r in 0..QUAD {
+                    scores[quad[r]][j] = dots[r];
+                }
             }
         }
         for r in 0..rows {
@@ -91,7 +96,6 @@ multiversion! {
         }
         for first in (0..rows).step_by(QUAD) {
             let count = QUAD.min(rows - first);
-            // The last quad repeats its last row rather than being a case of its own.
             let quad: [usize; QUAD] = [0, 1, 2, 3].map(|r| (first + r).min(rows - 1));
             for c in (0..d).step_by(16) {
                 let mut acc = [[0.0f32; 16]; QUAD];

@@ -3,6 +3,9 @@
 use lily_checkpoint::{Affine, Bytes};
 
 use super::affine4::{self, Panel, Pick};
+use super::attention::{Scratch, attend};
+use super::element::Bf16;
+use super::kv::KvCache;
 use super::matmul::ROWS;
 use super::quantise::{GROUP, Quantised, quantise_row};
 use super::simd::Isa;
@@ -64,6 +67,38 @@ impl Product {
                 }
             }
         }
+        std::hint::black_box(&out);
+    }
+}
+
+/// Query rows at the end of a BF16 cache of one key/value head with 256 values.
+pub struct Attention {
+    isa: Isa,
+    q: Vec<f32>,
+    positions: Vec<usize>,
+    cache: KvCache<Bf16>,
+    scratch: Scratch,
+    out: Vec<f32>,
+}
+
+impl Attention {
+    /// `rows` that see all of `context` positions, filled with a fixed pattern; `isa` is one of [`Isa::available`].
+    pub fn new(isa: Isa, rows: usize, context: usize) -> Self {
+        const D: usize = 256;
+        let pattern =
+            |n: usize, step: usize| (0..n).map(|i| ((i * step) % 97) as f32 / 97.0 - 0.5).collect::<Vec<f32>>();
+        let mut cache = KvCache::new(1, D);
+        for p in 0..context {
+            cache.append(&pattern(D, 31 + p), &pattern(D, 17 + p));
+        }
+        let (q, out) = (pattern(rows * D, 13), vec![0.0; rows * D]);
+        Self { isa, q, positions: vec![context - 1; rows], cache, scratch: Scratch::default(), out }
+    }
+
+    /// Once.
+    pub fn run(&mut self) {
+        let Self { isa, q, positions, cache, scratch, out } = self;
+        attend(*isa, q, positions, cache, 0, scratch, out);
         std::hint::black_box(&out);
     }
 }

@@ -147,6 +147,30 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     sum_lanes(lanes) + tail
 }
 
+/// [`dot`] of four rows with the same vector, whose length is a multiple of 16, in the same bits.
+#[inline(always)]
+pub fn dot4(rows: [&[f32]; 4], b: &[f32]) -> [f32; 4] {
+    let [mut l0, mut l1, mut l2, mut l3] = [[0.0f32; 16]; 4];
+    let b = b.as_chunks::<16>().0;
+    let [a0, a1, a2, a3] = rows.map(|row| &row.as_chunks::<16>().0[..b.len()]);
+    for c in 0..b.len() {
+        multiply_add(&mut l0, &a0[c], &b[c]);
+        multiply_add(&mut l1, &a1[c], &b[c]);
+        multiply_add(&mut l2, &a2[c], &b[c]);
+        multiply_add(&mut l3, &a3[c], &b[c]);
+    }
+    // Through memory: a compiler that sees how lanes are summed splits them into pairs for the loop above too.
+    std::hint::black_box([l0, l1, l2, l3]).map(sum_lanes)
+}
+
+/// sums += x · y, lane by lane.
+#[inline(always)]
+fn multiply_add(sums: &mut [f32; 16], x: &[f32; 16], y: &[f32; 16]) {
+    for i in 0..16 {
+        sums[i] = x[i].mul_add(y[i], sums[i]);
+    }
+}
+
 /// Sum of sixteen lanes by halves.
 #[inline(always)]
 pub fn sum_lanes(mut lanes: [f32; 16]) -> f32 {
@@ -170,6 +194,17 @@ mod tests {
         assert_eq!(available.last(), Some(&Isa::detect()));
         assert_eq!(Isa::Neon.runs_here(), cfg!(target_arch = "aarch64"));
         assert!(Isa::Avx2.runs_here() || !Isa::Avx512.runs_here());
+    }
+
+    #[test]
+    fn four_dots_are_those_of_each_row_alone() {
+        let values = |n: usize, step: usize| (0..n).map(|i| ((i * step) % 89) as f32 - 44.3).collect::<Vec<f32>>();
+        for len in [16, 48, 256] {
+            let (rows, b) = (values(4 * len, 37), values(len, 53));
+            let row = |r: usize| &rows[r * len..(r + 1) * len];
+            let four = dot4([row(0), row(1), row(2), row(3)], &b);
+            assert_eq!(four.map(f32::to_bits), [0, 1, 2, 3].map(|r| dot(row(r), &b).to_bits()));
+        }
     }
 
     #[test]
