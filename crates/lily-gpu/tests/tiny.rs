@@ -347,7 +347,7 @@ fn what_is_provided_does_not_grow() {
     model.provide(70, 2).expect("memory");
     assert_eq!(model.state_bytes(), want);
     let ids: Vec<u32> = (0..69).map(|i| i * 37 % checkpoint.shape().vocab as u32).collect();
-    let mut full = |model: &mut GpuModel<Emulated>| {
+    let full = |model: &mut GpuModel<Emulated>| {
         let seq = model.begin(70).expect("room");
         let logits = model.prefill(seq, &ids, Rows::Last).expect("prefill").data;
         (seq, [logits, model.decode(&[(seq, 3)]).expect("decode").data])
