@@ -54,6 +54,9 @@ if [ "$(uname -sm)" = "Linux x86_64" ] && command -v c++ >/dev/null; then
   cargo clippy --package lily --all-targets --features emulated --locked -- -D warnings
   cargo run --package lily --features emulated --locked --quiet -- doctor --device emulated
 
+  step "the prefix cache on the emulated GPU"
+  cargo test --package lily --features emulated --locked --test gpu_prefix
+
   step "lily bench and its ablation on the emulated GPU"
   tests/gpu/bench.sh "$(target)/debug/lily"
 

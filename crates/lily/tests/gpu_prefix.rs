@@ -1,15 +1,16 @@
-//! The prefix cache on a GPU (`common::cuda`): with `exact`, a request that restarts from a kept state has the bits of a cold
+//! The prefix cache on a GPU, the emulator's or with `LILY_TEST_DEVICE=cuda` an NVIDIA one: with `exact`, a request that restarts from a kept state has the bits of a cold
 //! run. Without it, the state that decoding left is used too, and the bits may differ in the last ones.
 #![cfg(feature = "emulated")]
 
+#[path = "../../lily-gpu/tests/common/mod.rs"]
 mod common;
-#[path = "../../lily-cpu/tests/common/mod.rs"]
-mod golden;
 #[path = "../../lily-engine/tests/warm/mod.rs"]
 mod warm;
 
-use golden::{open, repo};
+use std::path::{Path, PathBuf};
+
 use lily_chat::Tokenizer;
+use lily_checkpoint::Checkpoint;
 use lily_engine::{DiskOptions, PrefixOptions};
 use lily_gpu::kernels::Element;
 use lily_model::Rows;
@@ -17,11 +18,15 @@ use warm::{Dice, Setup, Talks, borders, walk};
 
 const MLX4: &str = "tests/fixtures/tiny/mlx-4bit";
 
+fn repo(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
 /// `states`: of one block, that the cache has room for. `None`: for all.
 fn talks(states: Option<u64>, disk: Option<DiskOptions>) -> Talks {
     let read = |name: &str| std::fs::read(repo(MLX4).join(name)).expect(name);
     let tokenizer = Tokenizer::from_json(&read("tokenizer.json"), Some(&read("tokenizer_config.json")));
-    let checkpoint = open(MLX4);
+    let checkpoint = Checkpoint::open(&repo(MLX4)).expect(MLX4);
     let model = move || common::model(checkpoint.shape(), checkpoint.weights(), Element::Bf16, common::shipped(), 7);
     let mut one = model();
     let seq = one.begin(64).expect("room");
