@@ -3,7 +3,7 @@
 # and where compute-sanitizer is there, its memcheck and racecheck. CI has no such GPU; this is run by hand.
 #
 #   tests/gpu/cuda.sh            builds what it needs with cargo
-#   tests/gpu/cuda.sh FOLDER     takes it from FOLDER: lily, and the test programs kernels, tiny, demo, synthetic
+#   tests/gpu/cuda.sh FOLDER     takes it from FOLDER: lily, and the test programs kernels, tiny, demo, synthetic, gpu_prefix
 #
 # LILY_TEST_LAYERS: layers of the synthetic model (4); 40 is the whole one, for which the oracle takes minutes on the CPU unless
 # LILY_TEST_ORACLE=FILE has its logits (crates/lily-gpu/tests/synthetic.rs).
@@ -15,7 +15,10 @@ if [ -z "$bin" ]; then
   bin=$(mktemp -d)
   trap 'rm -rf "$bin"' EXIT
   cargo build --release --locked --package lily || exit 1
-  built=$(cargo test --package lily-gpu --features emulated --locked --no-run --message-format json |
+  built=$({
+    cargo test --package lily-gpu --features emulated --locked --no-run --message-format json &&
+      cargo test --package lily --features emulated --locked --test gpu_prefix --no-run --message-format json
+  } |
     python3 -c '
 import json, sys
 for line in sys.stdin:
@@ -39,6 +42,7 @@ part "kernels" "$bin/kernels" --include-ignored
 part "tiny checkpoints" "$bin/tiny"
 part "demo checkpoint" "$bin/demo" --include-ignored --nocapture
 part "random weights" "$bin/synthetic" --nocapture
+part "prefix cache" "$bin/gpu_prefix" --nocapture
 part "needle" tests/needle.py "$bin/lily"
 part "doctor" "$bin/lily" doctor
 part "doctor at full size" "$bin/lily" doctor --full

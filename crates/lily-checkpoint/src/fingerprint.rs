@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::Bytes;
 
-/// Up to so many bytes of tensors, all are hashed: well under a second.
+/// Up to so many bytes of tensors, all are hashed.
 const WHOLE: u64 = 64 << 20;
 /// Of more, so many pieces of each tensor, evenly spaced, the first and the last bytes among them.
 const PIECES: usize = 16;

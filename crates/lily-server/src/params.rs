@@ -183,7 +183,7 @@ fn adjust(fields: &Fields, defaults: SamplingDefaults) -> Result<Adjust, ApiErro
     let penalty = |name: &str| fields.number(name, "from -2 to 2", |x| (-2.0..=2.0).contains(&x));
     let presence = penalty("presence_penalty")?.map_or(defaults.presence_penalty, |x| x as f32);
     let frequency = penalty("frequency_penalty")?.map_or(0.0, |x| x as f32);
-    // Beyond, a logit of 20 is below 0.01 or above 2,000: a mistake.
+    // Beyond, a logit of 20 would be less than 0.2 or more than 2,000: a mistake.
     let repetition = fields.number("repetition_penalty", "from 0.01 to 100", |x| (0.01..=100.0).contains(&x))?;
     let repetition = repetition.map_or(defaults.repetition_penalty, |x| x as f32);
     let bias = |(id, bias): (&String, &Value)| {

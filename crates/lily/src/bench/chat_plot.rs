@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::chat::{Chat, Turn};
-use super::plot::{Axis, LABELS, LINE, MARGIN, PANEL, WIDTH, colour, escape, marker, style};
+use super::plot::{Axis, LABELS, LINE, MARGIN, PANEL, WIDTH, colour, escape, legend, line, marker, page};
 use super::report::grouped;
 
 /// A line of the picture.
@@ -18,24 +18,9 @@ pub fn svg(chats: &[Chat]) -> String {
     let all: Vec<Series> = chats.iter().flat_map(series).collect();
     let top = MARGIN + LINE * all.len() as f64;
     let height = top + PANEL + MARGIN;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         role=\"img\" aria-label=\"Prompt tokens read and time to the first token by turn of a conversation\">\n{}\n\
-         <rect class=\"page\" width=\"{WIDTH}\" height=\"{height}\"/>\n",
-        style(all.len())
-    );
+    let mut out = page(height, "Prompt tokens read and time to the first token by turn of a conversation", all.len());
     for (i, series) in all.iter().enumerate() {
-        let y = MARGIN - 6.0 + LINE * i as f64 + LINE / 2.0;
-        let _ = write!(out, "<path class=\"s{} line\" d=\"M{MARGIN} {y}h28\"/>", colour(i));
-        marker(&mut out, i, MARGIN + 14.0, y);
-        let _ = writeln!(
-            out,
-            "<text x=\"{}\" y=\"{}\"><tspan class=\"name\">{}</tspan><tspan class=\"quiet\" dx=\"8\">{}</tspan></text>",
-            MARGIN + 38.0,
-            y + 4.0,
-            escape(&series.name),
-            escape(&series.about)
-        );
+        legend(&mut out, i, &series.name, &series.about);
     }
     let width = (WIDTH - 3.0 * MARGIN) / 2.0;
     let read = |row: &Turn| row.prefilled_tokens.map(|n| n as f64);
@@ -46,9 +31,7 @@ pub fn svg(chats: &[Chat]) -> String {
 }
 
 fn series(chat: &Chat) -> Vec<Series<'_>> {
-    let about = [chat.version.clone(), chat.device.clone(), chat.weights.clone()];
-    let about = about.into_iter().flatten().collect::<Vec<_>>().join(" · ");
-    let about: String = about.chars().take(110).collect();
+    let about = line([chat.version.clone(), chat.device.clone(), chat.weights.clone()]);
     let name = |cache: bool| format!("{}, {}", chat.engine, if cache { "with its cache" } else { "without a cache" });
     chat.runs.iter().map(|run| Series { name: name(run.cache), about: about.clone(), rows: &run.rows }).collect()
 }

@@ -44,14 +44,9 @@ struct Rate {
 pub fn svg(runs: &[Named]) -> String {
     let top = MARGIN + LINE * runs.len() as f64;
     let height = top + PANEL + MARGIN;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         role=\"img\" aria-label=\"Tokens a second over the length of the prompt\">\n{}\n\
-         <rect class=\"page\" width=\"{WIDTH}\" height=\"{height}\"/>\n",
-        style(runs.len())
-    );
+    let mut out = page(height, "Tokens a second over the length of the prompt", runs.len());
     for (i, run) in runs.iter().enumerate() {
-        legend(&mut out, i, run);
+        legend(&mut out, i, &run.name, &about(&run.report));
     }
     let prefill = |r: &Row| Some(Rate { median: r.prefill_tok_s?, range: r.prefill_min.zip(r.prefill_max) });
     let decode = |r: &Row| Some(Rate { median: r.decode_tok_s?, range: r.decode_min.zip(r.decode_max) });
@@ -61,8 +56,18 @@ pub fn svg(runs: &[Named]) -> String {
     out + "</svg>\n"
 }
 
+/// The beginning of a picture with that many lines, for those who see it and those who hear it.
+pub(super) fn page(height: f64, label: &str, series: usize) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+         role=\"img\" aria-label=\"{label}\">\n{}\n\
+         <rect class=\"page\" width=\"{WIDTH}\" height=\"{height}\"/>\n",
+        style(series)
+    )
+}
+
 /// The style sheet for that many lines.
-pub(super) fn style(series: usize) -> String {
+fn style(series: usize) -> String {
     let colours = |dark: bool| -> String {
         let used = SERIES.iter().enumerate().take(series);
         used.map(|(i, (light, night, _))| {
@@ -84,7 +89,7 @@ pub(super) fn style(series: usize) -> String {
 }
 
 /// Marker, name, and what is known of the run.
-fn legend(out: &mut String, i: usize, run: &Named) {
+pub(super) fn legend(out: &mut String, i: usize, name: &str, about: &str) {
     let y = MARGIN - 6.0 + LINE * i as f64 + LINE / 2.0;
     let _ = write!(out, "<path class=\"s{0} line\" d=\"M{MARGIN} {y}h28\"/>", colour(i));
     marker(out, i, MARGIN + 14.0, y);
@@ -93,14 +98,19 @@ fn legend(out: &mut String, i: usize, run: &Named) {
         "<text x=\"{}\" y=\"{}\"><tspan class=\"name\">{}</tspan><tspan class=\"quiet\" dx=\"8\">{}</tspan></text>",
         MARGIN + 38.0,
         y + 4.0,
-        escape(&run.name),
-        escape(&about(&run.report))
+        escape(name),
+        escape(about)
     );
 }
 
 fn about(r: &Report) -> String {
     let day = r.date.as_ref().map(|d| d.split('T').next().unwrap_or(d).to_owned());
     let parts = [r.version.clone(), r.device.clone(), r.weights.clone(), day];
+    line(parts)
+}
+
+/// What is known, as far as it fits a line of the legend.
+pub(super) fn line(parts: impl IntoIterator<Item = Option<String>>) -> String {
     let text = parts.into_iter().flatten().collect::<Vec<_>>().join(" · ");
     match text.char_indices().nth(120) {
         Some((cut, _)) => format!("{}…", &text[..cut]),

@@ -272,7 +272,7 @@ impl Disk {
         let body = &state.body;
         let mut part = |(info, place): &(PartInfo, u32)| {
             let name = body.packs[*place as usize];
-            let read = || -> Result<Vec<u8>, Problem> {
+            let mut read = || -> Result<Vec<u8>, Problem> {
                 if !packs.contains_key(place) {
                     let pack_path = self.shared.index().pack_path(name);
                     packs.insert(*place, open_pack(&pack_path, &self.shared.key)?);
@@ -282,7 +282,6 @@ impl Disk {
                     None => Err(Problem::Damaged("a part is not in it")),
                 }
             };
-            let mut read = read;
             read().map_err(|problem| (name, problem))
         };
         let mut wrong = None;
