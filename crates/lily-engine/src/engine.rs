@@ -11,7 +11,7 @@ use lily_model::{Model, SequenceBytes};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::prefix::{DiskOptions, PrefixOptions};
-use crate::queue::{Job, Listener, Load, Queue};
+use crate::queue::{CacheUse, Job, Listener, Load, Queue};
 use crate::request::{Event, Request, SubmitError};
 use crate::worker;
 
@@ -113,6 +113,11 @@ impl Engine {
     /// How busy the engine is now.
     pub fn load(&self) -> Load {
         self.inner.queue.load()
+    }
+
+    /// What is kept of earlier prompts and answers, as of the last state that came or went.
+    pub fn cache(&self) -> CacheUse {
+        self.inner.queue.cache()
     }
 
     /// Refuse new requests and fail all others after the step that runs now.

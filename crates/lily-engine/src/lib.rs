@@ -22,7 +22,7 @@ mod worker;
 pub use adjust::Adjust;
 pub use engine::{Answer, Canceller, Engine, EngineOptions};
 pub use prefix::{DiskOptions, PrefixOptions};
-pub use queue::Load;
+pub use queue::{CacheUse, Load};
 pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings, Usage};
 pub use sampler::{Sampler, SamplerError, SamplingParams};
 pub use script::{Script, ScriptError, ScriptedModel};

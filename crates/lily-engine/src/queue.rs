@@ -19,6 +19,15 @@ pub struct Load {
     pub waiting: usize,
 }
 
+/// What the prefix cache holds in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheUse {
+    /// Bytes of all states; what several share counts once.
+    pub bytes: u64,
+    /// States from which a request can begin.
+    pub states: usize,
+}
+
 /// The way back to whoever waits for one answer.
 #[derive(Clone)]
 pub(crate) struct Listener {
@@ -87,6 +96,7 @@ struct State {
     waiting: VecDeque<Job>,
     running: usize,
     closed: bool,
+    cache: CacheUse,
 }
 
 impl State {
@@ -190,6 +200,15 @@ impl Queue {
     /// A running job has ended and its sequence is freed.
     pub(crate) fn done(&self) {
         self.lock().running -= 1;
+    }
+
+    /// What the cache holds from now on.
+    pub(crate) fn report(&self, cache: CacheUse) {
+        self.lock().cache = cache;
+    }
+
+    pub(crate) fn cache(&self) -> CacheUse {
+        self.lock().cache
     }
 
     /// Tell requests that were cancelled in the queue.

@@ -8,7 +8,7 @@ use lily_model::{Logits, Model, Rows, SeqId, SequenceBytes, Top};
 
 use crate::engine::EngineOptions;
 use crate::prefix::{Disk, PrefixCache};
-use crate::queue::{Job, Queue};
+use crate::queue::{CacheUse, Job, Queue};
 use crate::request::{EngineError, Event, Finished};
 use crate::run::Run;
 use crate::schedule::{Schedule, Turn};
@@ -104,6 +104,14 @@ impl Worker<'_> {
         let unspoken = self.unspoken();
         if let Some(cache) = &mut self.cache {
             cache.limit(unspoken);
+        }
+        self.report();
+    }
+
+    /// Say what the cache holds.
+    fn report(&self) {
+        if let Some(cache) = &self.cache {
+            self.queue.report(CacheUse { bytes: cache.bytes(), states: cache.states() });
         }
     }
 
@@ -284,6 +292,7 @@ impl Worker<'_> {
             }
             Err(error) => tracing::warn!(%error, "a state could not be kept"),
         }
+        self.report();
     }
 
     /// Between two calls of the model: a part of what is to be on the disk is copied.

@@ -1,10 +1,13 @@
 //! The answers to one request, side by side.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
+use std::time::Instant;
 
 use lily_engine::{Answer, Event, Finished};
 
+use crate::metrics::Metrics;
 use crate::recall::Note;
 
 /// Drops what still runs when it is dropped.
@@ -15,13 +18,29 @@ pub(crate) struct Answers {
     notes: Vec<Option<Note>>,
     /// Who is asked first, so that nobody's events wait for another's end.
     turn: usize,
+    metrics: Arc<Metrics>,
+    began: Instant,
+    /// When each had its last output.
+    last: Vec<Option<Instant>>,
 }
 
 impl Answers {
-    pub(crate) fn new(all: Vec<Answer>, note: Option<Note>) -> Self {
+    pub(crate) fn new(all: Vec<Answer>, note: Option<Note>, metrics: Arc<Metrics>) -> Self {
         let ended = all.iter().map(|_| None).collect();
         let notes = vec![note; all.len()];
-        Self { all, ended, notes, turn: 0 }
+        let last = vec![None; all.len()];
+        Self { all, ended, notes, turn: 0, metrics, began: Instant::now(), last }
+    }
+
+    /// Measure the time until this output of answer `i`.
+    fn measure(&mut self, i: usize) {
+        let now = Instant::now();
+        match self.last[i] {
+            Some(last) => self.metrics.between(now - last),
+            None if self.last.iter().all(Option::is_none) => self.metrics.first(now - self.began),
+            None => {}
+        }
+        self.last[i] = Some(now);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -46,7 +65,10 @@ impl Answers {
         });
         let (i, event) = next.await?;
         match &event {
-            Event::Output(event) => self.notes[i].iter_mut().for_each(|note| note.add(event)),
+            Event::Output(event) => {
+                self.notes[i].iter_mut().for_each(|note| note.add(event));
+                self.measure(i);
+            }
             // Before the client hears of the end: it may ask again at once.
             Event::Finished(_) => self.notes[i].take().into_iter().for_each(Note::finish),
             _ => {}
@@ -60,11 +82,13 @@ impl Answers {
         self.ended[i] = Some(finished);
         let all: Option<Vec<&Finished>> = self.ended.iter().map(Option::as_ref).collect();
         let (first, others) = all?.split_first().map(|(first, others)| ((*first).clone(), others.to_vec()))?;
-        Some(others.into_iter().fold(first, |mut sum, one| {
+        let total = others.into_iter().fold(first, |mut sum, one| {
             sum.usage.completion_tokens += one.usage.completion_tokens;
             sum.usage.reasoning_tokens += one.usage.reasoning_tokens;
             sum.timings.decode = sum.timings.decode.max(one.timings.decode);
             sum
-        }))
+        });
+        self.metrics.finished(&total.usage);
+        Some(total)
     }
 }

@@ -7,6 +7,8 @@ use lily_chat::Chat;
 use lily_engine::{Engine, SamplingParams};
 use regex::Regex;
 
+use crate::access::Access;
+use crate::metrics::Metrics;
 use crate::names::ModelNames;
 use crate::recall::Recall;
 
@@ -44,6 +46,25 @@ impl SamplingDefaults {
     }
 }
 
+/// How long connections may keep the server waiting, and how many there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// For the head of a request to come whole, also the first on a connection and the next after an answer: what is idle
+    /// longer is closed.
+    pub head: Duration,
+    /// For each part of a body to come; the whole may take ten times as long.
+    pub body: Duration,
+    /// Connections at once; more wait to be accepted.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    /// 60 s, 30 s, 512 connections.
+    fn default() -> Self {
+        Self { head: Duration::from_secs(60), body: Duration::from_secs(30), connections: 512 }
+    }
+}
+
 /// Everything that requests need. Make one with [`App::new`], then change what should differ.
 pub struct App {
     /// The running engine; its context bounds prompt and answer together.
@@ -58,6 +79,12 @@ pub struct App {
     pub eos: Vec<u32>,
     /// When the model was made or loaded, Unix seconds, for `GET /v1/models`.
     pub created: u64,
+    /// Who may ask.
+    pub access: Access,
+    /// Of connections; only [`crate::serve`] heeds all of them.
+    pub limits: Limits,
+    /// What is counted.
+    pub(crate) metrics: Arc<Metrics>,
     /// Largest request body in bytes.
     pub max_body: usize,
     /// Refuse requests with fields that mean nothing here, rather than name them in a header.
@@ -75,7 +102,7 @@ pub struct App {
 }
 
 impl App {
-    /// With the official sampling defaults, a comment every 5 s of silence, 5 s of grace, not strict, reasoning re-attached,
+    /// Without keys, for loopback names only, with the official sampling defaults, a comment every 5 s of silence, 5 s of grace, not strict, reasoning re-attached,
     /// and bodies of up to 1 MiB and 64 bytes for each token of the context: more than a prompt that fits can need, and little
     /// enough to be refused before it is encoded.
     pub fn new(engine: Engine, chat: Chat, names: ModelNames, eos: Vec<u32>) -> Self {
@@ -88,6 +115,9 @@ impl App {
             defaults: SamplingDefaults::default(),
             eos,
             created: created.map_or(0, |d| d.as_secs()),
+            access: Access::default(),
+            limits: Limits::default(),
+            metrics: Arc::default(),
             max_body,
             strict: false,
             strip_agent_header: None,

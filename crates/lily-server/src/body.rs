@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, header};
 use futures_util::StreamExt;
 use serde_json::{Map, Value};
 
+use crate::app::App;
 use crate::error::ApiError;
 
 /// How much of a refused body is still read, and for how long: a client that writes while the answer comes would see
@@ -27,14 +28,21 @@ pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// Read at most `limit` bytes.
-pub(crate) async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+/// Read at most [`App::max_body`] bytes, within the time of [`crate::Limits::body`].
+pub(crate) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, ApiError> {
+    let whole = tokio::time::timeout(app.limits.body * 10, read_all(app, headers, body)).await;
+    whole.unwrap_or_else(|_| Err(ApiError::body_timeout()))
+}
+
+async fn read_all(app: &App, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, ApiError> {
+    let limit = app.max_body;
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     let mut chunks = body.into_data_stream();
     let mut bytes = Vec::new();
     let mut fits = declared.is_none_or(|n| n <= limit as u64);
     while fits {
-        match chunks.next().await {
+        let chunk = tokio::time::timeout(app.limits.body, chunks.next()).await;
+        match chunk.map_err(|_| ApiError::body_timeout())? {
             None => return Ok(bytes),
             Some(Err(e)) => return Err(ApiError::bad_request(format!("the body could not be read: {e}"))),
             Some(Ok(chunk)) if bytes.len() + chunk.len() > limit => fits = false,

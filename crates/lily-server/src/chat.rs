@@ -37,7 +37,7 @@ pub(crate) async fn completions(
     }
     let (parts, body) = request.into_parts();
     body::check_content_type(&parts.headers)?;
-    let bytes = body::read(&parts.headers, body, app.max_body).await?;
+    let bytes = body::read(&app, &parts.headers, body).await?;
     let prepared = Arc::clone(&app);
     // Parsing and encoding a long prompt takes a while; other connections should not wait for it.
     let prepared = tokio::task::spawn_blocking(move || prepare(&prepared, &bytes)).await;
@@ -46,7 +46,7 @@ pub(crate) async fn completions(
 
     let head = Head::new(&app.names.id)?;
     let prompt_tokens = request.prompt.len();
-    let answers = Answers::new(app.engine.submit_choices(request, choices)?, note);
+    let answers = Answers::new(app.engine.submit_choices(request, choices)?, note, Arc::clone(&app.metrics));
     let log = RequestLog::begin(&head.id, prompt_tokens, stream);
     let mut response = if stream {
         stream::response(answers, head, log, include_usage, stop, app.keep_alive).await?

@@ -61,7 +61,7 @@ impl ApiError {
         let shown: String = path.chars().take(200).collect();
         let message = format!(
             "there is nothing at {shown}; there are /v1/chat/completions, /v1/models, /v1/models/{{id}}, \
-             /tokenize, /detokenize, /health and /ready"
+             /tokenize, /detokenize, /health, /ready and /metrics"
         );
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("not_found")
     }
@@ -81,6 +81,25 @@ impl ApiError {
     pub(crate) fn too_large(limit: usize) -> Self {
         let message = format!("the body is larger than {limit} bytes, which is the limit");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message).code("request_too_large")
+    }
+
+    pub(crate) fn body_timeout() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", "the body did not come in time")
+            .code("request_timeout")
+    }
+
+    /// 401; `given` is whether there was a key at all. It is not repeated.
+    pub(crate) fn no_key(given: bool) -> Self {
+        let message = if given {
+            "the API key is wrong"
+        } else {
+            "this server needs an API key, as Authorization: Bearer KEY or x-api-key: KEY"
+        };
+        Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message).code("invalid_api_key")
+    }
+
+    pub(crate) fn forbidden(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "invalid_request_error", message).code(code)
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {
@@ -138,6 +157,9 @@ impl IntoResponse for ApiError {
         let mut response = json_response(self.status, &self.body());
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }

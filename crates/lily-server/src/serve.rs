@@ -1,18 +1,26 @@
 //! Routes, and answering a listener until told to stop.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{FromRef, Request};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::{chat, info, text};
+use crate::gate::gate;
+use crate::{chat, info, metrics, text};
 
 /// How far the server is on its way to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,8 +77,10 @@ fn routes(app: Arc<App>, stop: Stop) -> Router {
         .route("/detokenize", post(text::detokenize))
         .route("/health", get(info::health))
         .route("/ready", get(info::ready))
+        .route("/metrics", get(metrics::metrics))
         .fallback(async |request: Request| ApiError::not_found(request.uri().path()))
         .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(Arc::clone(&app), gate))
         .with_state(AppState { app, stop })
 }
 
@@ -83,32 +93,91 @@ pub fn router(app: App) -> Router {
     routes(Arc::new(app), Stop(watch::channel(Phase::Serving).1))
 }
 
+/// After answers had to end: for what still sends a request or does not read its answer.
+const LAST: Duration = Duration::from_secs(2);
+/// After a failure to accept, as where all file descriptors are in use.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// Answer `listener` until `shutdown` is done. Then no new connection and no new request is taken; running answers may
-/// go on for [`App::grace`] and are ended with an error after that. The caller chooses the address; Lily has no
-/// authentication, so it should be a loopback one unless the user asked for another.
+/// go on for [`App::grace`] and are ended with an error after that, and connections that hang are closed. The caller
+/// chooses the address; beyond loopback, [`App::access`] should have keys.
 ///
 /// # Errors
-/// Those of the listener.
+/// None now: a listener that fails to accept is tried again.
 pub async fn serve(
     listener: TcpListener,
     app: App,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let grace = app.grace;
+    let (grace, limits) = (app.grace, app.limits);
     let (phase, stop) = watch::channel(Phase::Serving);
-    let phase = Arc::new(phase);
-    let signal = {
-        let phase = Arc::clone(&phase);
-        async move {
-            shutdown.await;
-            phase.send_replace(Phase::Stopping);
-            tracing::info!("stopping");
-            tokio::spawn(async move {
-                tokio::time::sleep(grace).await;
-                phase.send_replace(Phase::Now);
+    let router = routes(Arc::new(app), Stop(stop.clone()));
+    let slots = Arc::new(Semaphore::new(limits.connections.max(1)));
+    let mut connections = JoinSet::new();
+    {
+        let mut shutdown = pin!(shutdown);
+        loop {
+            let next = async {
+                // Never closed.
+                let slot = Arc::clone(&slots).acquire_owned().await.ok();
+                (accept(&listener).await, slot)
+            };
+            let (socket, slot) = tokio::select! {
+                next = next => next,
+                () = &mut shutdown => break,
+            };
+            while connections.try_join_next().is_some() {}
+            let (router, stop) = (router.clone(), stop.clone());
+            connections.spawn(async move {
+                connection(socket, router, limits.head, stop).await;
+                drop(slot);
             });
         }
+    }
+    drop(listener);
+    phase.send_replace(Phase::Stopping);
+    tracing::info!("stopping");
+    let ended = async { while connections.join_next().await.is_some() {} };
+    let mut ended = pin!(ended);
+    if tokio::time::timeout(grace, &mut ended).await.is_err() {
+        phase.send_replace(Phase::Now);
+        // What is left then is dropped with the set.
+        let _ = tokio::time::timeout(LAST, ended).await;
+    }
+    Ok(())
+}
+
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((socket, _)) => return socket,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Serve one connection until it closes or, once the server stops, its answer has ended.
+async fn connection(socket: TcpStream, router: Router, head: Duration, mut stop: watch::Receiver<Phase>) {
+    // Each token is a packet of its own, which should not wait for the next.
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%error, "no TCP_NODELAY");
+    }
+    let service = TowerToHyperService::new(router);
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(head);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
+    let stopping = async move { drop(stop.wait_for(|phase| *phase >= Phase::Stopping).await) };
+    let done = tokio::select! {
+        done = connection.as_mut() => done,
+        () = stopping => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
     };
-    let router = routes(Arc::new(app), Stop(stop));
-    axum::serve(listener, router).with_graceful_shutdown(signal).await
+    if let Err(error) = done {
+        tracing::debug!(%error, "a connection ended");
+    }
 }

@@ -49,7 +49,7 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     body::check_content_type(&parts.headers)?;
-    let bytes = body::read(&parts.headers, body, app.max_body).await?;
+    let bytes = body::read(&app, &parts.headers, body).await?;
     let value = tokio::task::spawn_blocking(move || {
         let body = body::parse(&bytes)?;
         if let Some(name) = Fields(&body).string("model")? {

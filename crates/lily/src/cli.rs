@@ -21,9 +21,22 @@ pub struct Cli {
     #[arg(short, long, global = true)]
     pub verbose: bool,
 
+    /// How what goes there is written: for people, or one JSON object a line
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, env = "LILY_LOG_FORMAT")]
+    pub log_format: LogFormat,
+
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// How log lines are written.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people
+    Text,
+    /// One object a line
+    Json,
 }
 
 const EXAMPLES: &str = "\
@@ -241,12 +254,22 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub prefix: PrefixArgs,
 
-    /// Address to listen on; 0.0.0.0 lets other machines in
+    /// Address to listen on; 0.0.0.0 lets other machines in, which then need --api-key
     #[arg(long, env = "LILY_HOST", default_value = "127.0.0.1", value_name = "IP")]
     pub host: IpAddr,
     /// Port to listen on (0: any free one)
     #[arg(long, env = "LILY_PORT", default_value_t = 8080)]
     pub port: u16,
+    /// A key that clients must send as Authorization: Bearer or x-api-key (repeatable, or separated by commas). Other users of
+    /// this machine can read a command line; the environment is the better place
+    #[arg(long, env = "LILY_API_KEY", value_name = "KEY", value_delimiter = ',', hide_env_values = true)]
+    pub api_key: Vec<String>,
+    /// A further name by which clients may reach this server without a key (repeatable; * for any)
+    #[arg(long, value_name = "HOST")]
+    pub allow_host: Vec<String>,
+    /// An origin whose web pages may use this server, as http://localhost:3000 (repeatable; * for any)
+    #[arg(long, value_name = "ORIGIN")]
+    pub cors_origin: Vec<String>,
     /// A further name that clients may give as `model` (repeatable)
     #[arg(long, value_name = "NAME")]
     pub alias: Vec<String>,

@@ -30,16 +30,17 @@ use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Parser;
-use cli::{Cli, Command};
+use cli::{Cli, Command, LogFormat};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let level = if cli.verbose { tracing::Level::DEBUG } else { tracing::Level::WARN };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()))
-        .init();
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    match cli.log_format {
+        LogFormat::Text => log.with_ansi(colour).init(),
+        LogFormat::Json => log.json().init(),
+    }
     let done = match cli.command {
         Command::Serve(args) => serve::serve(args).map(|()| ExitCode::SUCCESS),
         Command::Chat(args) => chat::chat(args),

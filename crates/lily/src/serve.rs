@@ -7,7 +7,7 @@ use lily_chat::Chat;
 use lily_checkpoint::{Checkpoint, GenerationDefaults};
 use lily_engine::{Engine, EngineOptions, Script};
 use lily_model::Footprint;
-use lily_server::{App, ModelNames, SamplingDefaults};
+use lily_server::{Access, App, ModelNames, SamplingDefaults};
 use tokio::net::TcpListener;
 
 use crate::cli::{ServeArgs, Switch};
@@ -19,6 +19,7 @@ use crate::session;
 
 /// Answer requests until Ctrl-C or SIGTERM.
 pub fn serve(args: ServeArgs) -> Result<()> {
+    let access = access(&args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.context("cannot start the runtime")?.block_on(async {
         // Before the model is loaded, so that a port in use is known at once.
@@ -28,10 +29,24 @@ pub fn serve(args: ServeArgs) -> Result<()> {
             format!("cannot listen on {address}; is another lily running? --port chooses another port")
         })?;
         let address = listener.local_addr()?;
-        let app = app(&args)?;
+        let mut app = app(&args)?;
+        app.access = access;
         announce(&app, address);
         lily_server::serve(listener, app, stop_signal()).await.context("the server failed")
     })
+}
+
+/// Nobody but this machine may ask without a key.
+fn access(args: &ServeArgs) -> Result<Access> {
+    let access = Access::new(&args.api_key, args.allow_host.clone(), args.cors_origin.clone())
+        .context("--api-key (LILY_API_KEY), --allow-host or --cors-origin")?;
+    if !args.host.is_loopback() && !access.has_keys() {
+        bail!(
+            "{} lets other machines in, so a key is needed: set LILY_API_KEY or give --api-key; or leave out --host",
+            args.host
+        );
+    }
+    Ok(access)
 }
 
 fn app(args: &ServeArgs) -> Result<App> {
@@ -133,10 +148,13 @@ fn announce(app: &App, address: SocketAddr) {
     eprintln!("context  {} tokens", app.engine.context());
     eprintln!("address  http://{address}/v1");
     if !address.ip().is_loopback() {
-        eprintln!("         open to other machines, and there is no password");
+        eprintln!("         open to other machines, with an API key; keys and answers are not encrypted on the way");
     }
     eprintln!("\nTry it:");
     eprintln!("  curl http://{reachable}/v1/chat/completions -H 'content-type: application/json' \\");
+    if app.access.has_keys() {
+        eprintln!(r#"    -H "authorization: Bearer $LILY_API_KEY" \"#);
+    }
     eprintln!(r#"    -d '{{"messages": [{{"role": "user", "content": "Hello!"}}]}}'"#);
     eprintln!("\nCtrl-C stops the server.");
 }

@@ -223,9 +223,13 @@ impl PrefixCache {
     }
 
     /// Bytes that kept states hold now.
-    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.held.bytes()
+    }
+
+    /// States that are kept.
+    pub(crate) fn states(&self) -> usize {
+        self.tree.count()
     }
 }
 

@@ -175,6 +175,11 @@ impl<T> Tree<T> {
         }
     }
 
+    /// Entries.
+    pub(super) fn count(&self) -> usize {
+        self.entries.len()
+    }
+
     #[cfg(test)]
     pub(super) fn nodes(&self) -> usize {
         self.nodes.len()

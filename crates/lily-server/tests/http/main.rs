@@ -1,10 +1,13 @@
 //! The API over real HTTP on loopback, with scripted answers in place of the model. Everything else is the real code.
 
+mod access;
 mod answers;
 mod choices;
 mod errors;
 mod leaving;
+mod metrics;
 mod reuse;
 mod server;
+mod soak;
 mod streams;
 mod text;

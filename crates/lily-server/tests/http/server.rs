@@ -61,10 +61,15 @@ impl Server {
 
     /// A server whose answers are the demo model's, from an engine that keeps prefixes.
     pub async fn start_demo() -> Self {
+        Self::start_demo_with(2).await
+    }
+
+    /// The same, with room for so many waiting requests.
+    pub async fn start_demo_with(max_queue: usize) -> Self {
         let checkpoint = Checkpoint::open(DEMO.as_ref()).unwrap();
         let model = Local::new(Fast::<Bf16>::new(checkpoint.shape(), checkpoint.weights(), 1));
         let prefix = PrefixOptions { bytes: 1 << 30, ..PrefixOptions::default() };
-        Self::serve(Box::new(model), tokenizer(), 4096, 2, prefix, |_| {}).await
+        Self::serve(Box::new(model), tokenizer(), 4096, max_queue, prefix, |_| {}).await
     }
 
     async fn serve(
@@ -131,10 +136,19 @@ impl Server {
 
     /// The connection of a posted request, to leave it when one likes.
     pub async fn open(&self, body: &Value) -> TcpStream {
+        self.open_with("", body).await
+    }
+
+    /// The same, for those who read until the server closes.
+    pub async fn open_closing(&self, body: &Value) -> TcpStream {
+        self.open_with("Connection: close\r\n", body).await
+    }
+
+    async fn open_with(&self, headers: &str, body: &Value) -> TcpStream {
         let mut socket = TcpStream::connect(self.addr).await.unwrap();
         let body = body.to_string();
         let head = format!(
-            "POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
         socket.write_all(head.as_bytes()).await.unwrap();
@@ -228,7 +242,7 @@ impl Reply {
 
 /// One request on a connection of its own.
 pub async fn send(addr: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
-    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
     }

@@ -14,6 +14,24 @@ fn has(text: &str, part: &str) {
 }
 
 #[test]
+fn beyond_loopback_a_key_is_needed() {
+    for host in ["0.0.0.0", "::", "192.0.2.1"] {
+        let refused = run(&["serve", "--host", host, "--port", "0"]);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        has(&refused.err, "LILY_API_KEY");
+        has(&refused.err, host);
+    }
+    // A key that no header can carry is not shown.
+    let mut command = lily(&["serve", "--port", "0"]);
+    command.env("LILY_API_KEY", "good,s3cret key");
+    let refused = finish(command, "");
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    has(&refused.err, "LILY_API_KEY");
+    assert!(!refused.err.contains("s3cret"), "{}", refused.err);
+    has(&run(&["serve", "--cors-origin", "example.org"]).err, "https://example.org");
+}
+
+#[test]
 fn help_explains_every_command() {
     let help = run(&["--help"]);
     assert_eq!(help.code, Some(0));

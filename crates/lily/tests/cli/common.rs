@@ -18,7 +18,16 @@ pub fn repo(path: &str) -> PathBuf {
 pub fn lily(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lily"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    for name in ["LILY_MODEL", "LILY_HOST", "LILY_PORT", "NO_COLOR", "HF_HUB_CACHE", "HF_HOME"] {
+    for name in [
+        "LILY_MODEL",
+        "LILY_HOST",
+        "LILY_PORT",
+        "LILY_API_KEY",
+        "LILY_LOG_FORMAT",
+        "NO_COLOR",
+        "HF_HUB_CACHE",
+        "HF_HOME",
+    ] {
         command.env_remove(name);
     }
     command
