@@ -23,7 +23,7 @@ pub use adjust::Adjust;
 pub use engine::{Answer, Canceller, Engine, EngineOptions};
 pub use prefix::{DiskOptions, PrefixOptions};
 pub use queue::{CacheUse, Load};
-pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings, Usage};
+pub use request::{EngineError, Event, FinishReason, Finished, Progress, Request, SubmitError, Timings, Usage};
 pub use sampler::{Sampler, SamplerError, SamplingParams};
 pub use script::{Script, ScriptError, ScriptedModel};
 

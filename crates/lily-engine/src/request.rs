@@ -23,12 +23,16 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// How tokens become text, and which tokens and strings end the answer.
     pub output: OutputOptions,
+    /// Whether to tell how much of the prompt has been read, after each chunk of it.
+    pub progress: bool,
 }
 
-/// What happens to a request, in this order: one `Started`, any number of `Output`, then `Finished`. `Failed` may come
+/// What happens to a request, in this order: `Progress` where it is asked for, one `Started`, any number of `Output`, then `Finished`. `Failed` may come
 /// at any point and is then the last.
 #[derive(Debug)]
 pub enum Event {
+    /// A chunk of the prompt has been read.
+    Progress(Progress),
     /// The prompt has been read; the first token is about to be chosen.
     Started {
         /// Tokens of the prompt.
@@ -42,6 +46,19 @@ pub enum Event {
     Finished(Finished),
     /// There will be no more; what came before is what the model wrote.
     Failed(EngineError),
+}
+
+/// How much of a prompt has been read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Tokens of the prompt.
+    pub total: usize,
+    /// How many of them a cached prefix held.
+    pub cached: usize,
+    /// How many have been read, cached ones included.
+    pub processed: usize,
+    /// Seconds since the engine took the request up.
+    pub seconds: f64,
 }
 
 /// How an answer ended.

@@ -7,7 +7,7 @@ use lily_model::{Model, SeqId, Snapshot};
 
 use crate::prefix::{BLOCK, Hit, PrefixCache, cuts};
 use crate::queue::{Fork, Job, Listener};
-use crate::request::{EngineError, Event, FinishReason, Finished, Timings, Usage};
+use crate::request::{EngineError, Event, FinishReason, Finished, Progress, Timings, Usage};
 use crate::sampler::Sampler;
 use crate::schedule::Need;
 
@@ -127,6 +127,11 @@ impl Run {
     pub(crate) fn advance(&mut self, tokens: usize) {
         self.exact &= self.read.is_multiple_of(BLOCK);
         self.read += tokens;
+        if self.job.request.progress {
+            let (total, cached, processed) = (self.job.request.prompt.len(), self.cached, self.read);
+            let seconds = self.taken.elapsed().as_secs_f64();
+            self.job.listener.send(Event::Progress(Progress { total, cached, processed, seconds }));
+        }
     }
 
     /// The token that [`Self::token`] gave has been read.

@@ -61,6 +61,7 @@ fn request(op: Op, len: usize, max_tokens: usize) -> Request {
         adjust: Adjust::default(),
         max_tokens: Some(max_tokens),
         output: output(),
+        progress: false,
     }
 }
 

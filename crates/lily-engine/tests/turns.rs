@@ -24,6 +24,7 @@ fn request(n: u32, len: u32, temperature: f32) -> Request {
         adjust: Adjust::default(),
         max_tokens: Some(12 + n as usize),
         output: OutputOptions::default(),
+        progress: false,
     }
 }
 

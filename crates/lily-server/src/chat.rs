@@ -113,6 +113,7 @@ fn prepare(app: &App, bytes: &[u8]) -> Result<Prepared, ApiError> {
             adjust: params.adjust,
             max_tokens: params.max_tokens,
             output,
+            progress: params.progress,
         },
         choices: params.choices,
         stream: params.stream,
@@ -146,7 +147,7 @@ async fn whole(mut answers: Answers, head: &Head, mut log: RequestLog, mut stop:
             }
         };
         match event {
-            Some((_, Event::Started { .. })) => {}
+            Some((_, Event::Started { .. } | Event::Progress(_))) => {}
             Some((i, Event::Output(event))) => choices[i].0.add(event)?,
             Some((i, Event::Finished(finished))) => {
                 choices[i].1 = finished.reason;

@@ -24,6 +24,8 @@ pub(crate) struct ChatParams {
     pub(crate) stop: Vec<String>,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
+    /// Whether chunks tell how much of the prompt has been read.
+    pub(crate) progress: bool,
     /// Fields of the request that mean nothing here.
     pub(crate) ignored: Vec<String>,
 }
@@ -34,6 +36,7 @@ const KNOWN: &[&str] = &[
     "model",
     "stream",
     "stream_options",
+    "return_progress",
     "max_tokens",
     "max_completion_tokens",
     "temperature",
@@ -90,7 +93,8 @@ impl ChatParams {
             choices: choices(&fields)?,
             stop: stop(&fields)?,
             stream,
-            include_usage: include_usage(&fields, stream)?,
+            include_usage: stream_option(&fields, stream, "include_usage")?,
+            progress: progress(&fields, stream)?,
             ignored: body
                 .keys()
                 .filter(|k| !KNOWN.contains(&k.as_str()) && !BOOKKEEPING.contains(&k.as_str()))
@@ -126,16 +130,22 @@ fn refuse_what_is_missing(fields: &Fields) -> Result<(), ApiError> {
     fields.only("modalities", "[\"text\"]", |v| v.as_array().is_some_and(|a| a.iter().all(|m| m == "text")))
 }
 
-fn include_usage(fields: &Fields, stream: bool) -> Result<bool, ApiError> {
+fn stream_option(fields: &Fields, stream: bool, name: &str) -> Result<bool, ApiError> {
     let Some(options) = fields.object("stream_options")? else { return Ok(false) };
     if !stream {
         return Err(ApiError::field("stream_options", "is only for requests with stream: true"));
     }
-    match options.get("include_usage") {
+    match options.get(name) {
         None | Some(Value::Null) => Ok(false),
         Some(Value::Bool(b)) => Ok(*b),
-        Some(other) => Err(wrong_type("stream_options.include_usage", "true or false", other)),
+        Some(other) => Err(wrong_type(&format!("stream_options.{name}"), "true or false", other)),
     }
+}
+
+/// Under Lily's name or llama.cpp's, which means nothing without a stream.
+fn progress(fields: &Fields, stream: bool) -> Result<bool, ApiError> {
+    let asked = fields.bool("return_progress")?.unwrap_or(false);
+    Ok(stream_option(fields, stream, "include_progress")? || (asked && stream))
 }
 
 fn choices(fields: &Fields) -> Result<usize, ApiError> {

@@ -1,7 +1,7 @@
 //! Events become the JSON of an answer: whole, or in chunks.
 
 use lily_chat::OutputEvent;
-use lily_engine::{FinishReason, Finished};
+use lily_engine::{FinishReason, Finished, Progress};
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
@@ -49,6 +49,15 @@ impl Head {
     /// The first chunk of choice `index` of a stream.
     pub(crate) fn first_chunk(&self, index: usize) -> Value {
         self.chunk(index, json!({"role": "assistant", "content": ""}), None)
+    }
+
+    /// A chunk without text while the prompt is read, in llama.cpp's form.
+    pub(crate) fn progress_chunk(&self, index: usize, progress: &Progress) -> Value {
+        let mut chunk = self.chunk(index, json!({}), None);
+        let &Progress { total, cached, processed, seconds } = progress;
+        let time_ms = (seconds * 1e3).round() as u64;
+        chunk["prompt_progress"] = json!({"total": total, "cache": cached, "processed": processed, "time_ms": time_ms});
+        chunk
     }
 
     /// The chunk for one event of choice `choice`; `None` when the event has nothing to show.

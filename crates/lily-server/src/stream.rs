@@ -104,6 +104,7 @@ impl Stream {
     fn take(&mut self, event: Option<(usize, Event)>) -> Result<(), ApiError> {
         match event {
             Some((_, Event::Started { .. })) => {}
+            Some((i, Event::Progress(progress))) => self.ready.push_back(data(&self.head.progress_chunk(i, &progress))),
             Some((i, Event::Output(event))) => self.ready.extend(self.head.delta_chunk(i, &event)?.as_ref().map(data)),
             Some((i, Event::Finished(finished))) => {
                 self.ready.push_back(data(&self.head.last_chunk(i, &finished)));

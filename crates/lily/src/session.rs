@@ -127,7 +127,7 @@ impl Session {
                     write(Piece::Content(text)).map_err(anyhow::Error::from)?;
                 }
                 // Without tools in the prompt there are no calls.
-                Some(Event::Output(_) | Event::Started { .. }) => {}
+                Some(Event::Output(_) | Event::Started { .. } | Event::Progress(_)) => {}
                 Some(Event::Finished(finished)) => {
                     reply.finished = Some(finished);
                     return Ok(reply);
@@ -160,6 +160,7 @@ impl Session {
             adjust: self.adjust.clone(),
             max_tokens: self.max_tokens,
             output,
+            progress: false,
         })
     }
 }

@@ -34,6 +34,7 @@ fn request(prompt: &[u32]) -> Request {
         adjust: Adjust::default(),
         max_tokens: Some(100),
         output: output(),
+        progress: false,
     }
 }
 

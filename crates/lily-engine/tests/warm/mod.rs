@@ -332,6 +332,7 @@ fn request(prompt: &[u32], boundaries: &[usize], answer: usize) -> Request {
         max_tokens: Some(answer),
         // No end token: every answer has its length.
         output: OutputOptions::default(),
+        progress: false,
     }
 }
 

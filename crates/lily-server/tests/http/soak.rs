@@ -1,7 +1,9 @@
 //! 64 clients at once, some of which leave at random. The seed is fixed; what differs between runs is the timing.
+//! `LILY_SOAK_SECONDS=120 cargo test -p lily-server --test http soak -- --nocapture` goes on for two minutes and prints what
+//! it saw.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
@@ -47,8 +49,9 @@ async fn clients_that_stay_get_their_serial_answer() {
         assert!(!alone[i as usize].is_empty());
     }
     let alone = Arc::new(alone);
-    let mut stayed = 0;
-    for round in 0..ROUNDS {
+    let seconds = std::env::var("LILY_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    let (began, mut stayed, mut round) = (Instant::now(), 0, 0);
+    while round < ROUNDS || seconds.is_some_and(|seconds| began.elapsed() < Duration::from_secs(seconds)) {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let (server, alone) = (Arc::clone(&server), Arc::clone(&alone));
@@ -74,8 +77,20 @@ async fn clients_that_stay_get_their_serial_answer() {
             stayed += client.await.unwrap();
         }
         server.until_idle().await;
+        round += 1;
+        if seconds.is_some() {
+            let now = samples(&server).await;
+            let of = |name: &str| now.get(name).copied().unwrap_or(0.0);
+            println!(
+                "round {round}: {stayed} of {} stayed; resident {} cache {} in {}",
+                round * CLIENTS,
+                of("process_resident_memory_bytes"),
+                of("lily_prefix_cache_bytes"),
+                of("lily_prefix_cache_states"),
+            );
+        }
     }
-    assert!(stayed > CLIENTS * ROUNDS / 4, "{stayed}");
+    assert!(stayed > CLIENTS * round / 4, "{stayed} of {round} rounds");
     let after = samples(&server).await;
     assert_eq!((after["lily_requests_running"], after["lily_requests_waiting"]), (0.0, 0.0));
     assert!(after["lily_prefix_cache_bytes"] <= (1u64 << 30) as f64);

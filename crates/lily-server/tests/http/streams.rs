@@ -177,3 +177,47 @@ async fn stopping_ends_long_answers_after_the_grace() {
     assert!(began.elapsed() < Duration::from_secs(5));
     server.until_idle().await;
 }
+
+/// As llama.cpp tells it; not unless asked for.
+#[tokio::test]
+async fn the_reading_of_a_prompt_is_told_on_request() {
+    let prefix = lily_engine::PrefixOptions { bytes: 1 << 30, ..lily_engine::PrefixOptions::default() };
+    let server = Server::start_caching(r#"{"pieces": ["x"]}"#, 2, prefix, |_| {}).await;
+    let body = |extra: Value| {
+        let mut body = ask(extra);
+        body["messages"] = json!([{"role": "user", "content": "word ".repeat(400)}]);
+        body
+    };
+    let progress = |chunks: &[Value]| -> Vec<[u64; 3]> {
+        let told = chunks.iter().filter(|chunk| chunk["prompt_progress"].is_object());
+        told.map(|chunk| ["total", "cache", "processed"].map(|name| chunk["prompt_progress"][name].as_u64().unwrap()))
+            .collect()
+    };
+    let chunks = server.post(&body(json!({"stream": true}))).await.chunks();
+    assert!(progress(&chunks).is_empty());
+    for extra in [
+        json!({"stream": true, "return_progress": true}),
+        json!({"stream": true, "stream_options": {"include_progress": true, "include_usage": true}}),
+    ] {
+        let chunks = server.post(&body(extra)).await.chunks();
+        let told = progress(&chunks);
+        let &[total, cached, read] = told.last().unwrap();
+        assert!(cached > 0 && read == total, "{told:?}");
+        assert!(
+            told.is_sorted_by_key(|told| told[2])
+                && told.iter().all(|t| t[0] == total && t[1] == cached && t[2] > cached)
+        );
+        let text = chunks.iter().position(|chunk| chunk["choices"][0]["delta"]["content"] == "x").unwrap();
+        assert!(chunks[text..].iter().all(|chunk| chunk["prompt_progress"].is_null()));
+    }
+    let whole = server.post(&body(json!({"return_progress": true}))).await;
+    assert_eq!((whole.status, whole.header("x-lily-ignored-fields")), (200, None));
+    for (extra, param) in [
+        (json!({"stream": true, "return_progress": 1}), "return_progress"),
+        (json!({"stream": true, "stream_options": {"include_progress": "yes"}}), "stream_options.include_progress"),
+        (json!({"stream_options": {"include_progress": true}}), "stream_options"),
+    ] {
+        let reply = server.post(&body(extra)).await;
+        assert_eq!((reply.status, reply.error()["param"].as_str()), (400, Some(param)), "{reply:?}");
+    }
+}
