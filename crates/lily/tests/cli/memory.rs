@@ -64,8 +64,7 @@ mod peak {
             "sea ".repeat(535)
         );
         let mut stream = TcpStream::connect(&address).unwrap();
-        let head =
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
+        let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
         write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         let mut reply = String::new();
