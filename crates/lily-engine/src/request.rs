@@ -27,8 +27,8 @@ pub struct Request {
     pub progress: bool,
 }
 
-/// What happens to a request, in this order: `Progress` where it is asked for, one `Started`, any number of `Output`, then `Finished`. `Failed` may come
-/// at any point and is then the last.
+/// What happens to a request, in this order: any number of `Progress` where it is asked for, one `Started`, any number of
+/// `Output`, then `Finished`. `Failed` may come at any point and is then the last.
 #[derive(Debug)]
 pub enum Event {
     /// A chunk of the prompt has been read.

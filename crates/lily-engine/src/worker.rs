@@ -127,7 +127,11 @@ impl Worker<'_> {
         let (model, tokenizer, context) = (self.model.as_mut(), self.tokenizer, self.context);
         let cache = self.cache.as_mut();
         match guard(|| Run::begin(job, model, tokenizer, context, cache)) {
-            Ok(run) => self.runs.push(run),
+            Ok(run) => {
+                self.runs.push(run);
+                // Room for it was made, and a state may have come from the disk.
+                self.report();
+            }
             Err(error) => {
                 tracing::error!(%error, "a request could not begin");
                 self.share_memory();

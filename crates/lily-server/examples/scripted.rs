@@ -36,6 +36,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let listener = TcpListener::bind("127.0.0.1:8080").await?;
     eprintln!("http://{}/v1", listener.local_addr()?);
-    serve(listener, app, std::future::pending()).await?;
+    serve(listener, app, std::future::pending()).await;
     Ok(())
 }

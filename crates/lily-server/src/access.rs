@@ -202,7 +202,7 @@ fn hosts<B>(request: &Request<B>) -> Vec<String> {
     named.chain(whole).map(|host| host.to_ascii_lowercase()).collect()
 }
 
-/// A host without its port and without the brackets' meaning changed; `None` for what is no host.
+/// A host without its port, an IPv6 address in its brackets; `None` for what is no host.
 fn name(host: &str) -> Option<String> {
     let authority: Authority = host.parse().ok()?;
     let plain = !host.contains('@') && !authority.host().is_empty();

@@ -102,9 +102,9 @@ pub struct App {
 }
 
 impl App {
-    /// Without keys, for loopback names only, with the official sampling defaults, a comment every 5 s of silence, 5 s of grace, not strict, reasoning re-attached,
-    /// and bodies of up to 1 MiB and 64 bytes for each token of the context: more than a prompt that fits can need, and little
-    /// enough to be refused before it is encoded.
+    /// Without keys, for loopback names only, with the official sampling defaults, a comment every 5 s of silence, 5 s of grace,
+    /// not strict, reasoning re-attached, and bodies of up to 1 MiB and 64 bytes for each token of the context: more than a
+    /// prompt that fits can need, and little enough to be refused before it is encoded.
     pub fn new(engine: Engine, chat: Chat, names: ModelNames, eos: Vec<u32>) -> Self {
         let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let max_body = (1 << 20) + 64 * engine.context();

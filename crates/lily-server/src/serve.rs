@@ -101,14 +101,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Answer `listener` until `shutdown` is done. Then no new connection and no new request is taken; running answers may
 /// go on for [`App::grace`] and are ended with an error after that, and connections that hang are closed. The caller
 /// chooses the address; beyond loopback, [`App::access`] should have keys.
-///
-/// # Errors
-/// None now: a listener that fails to accept is tried again.
-pub async fn serve(
-    listener: TcpListener,
-    app: App,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
+/// A listener that fails to accept is tried again.
+pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output = ()> + Send + 'static) {
     let (grace, limits) = (app.grace, app.limits);
     let (phase, stop) = watch::channel(Phase::Serving);
     let router = routes(Arc::new(app), Stop(stop.clone()));
@@ -144,7 +138,6 @@ pub async fn serve(
         // What is left then is dropped with the set.
         let _ = tokio::time::timeout(LAST, ended).await;
     }
-    Ok(())
 }
 
 async fn accept(listener: &TcpListener) -> TcpStream {

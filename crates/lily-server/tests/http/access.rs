@@ -126,7 +126,7 @@ async fn pages_of_other_origins_are_refused() {
 }
 
 #[tokio::test]
-async fn b038_preflights_name_methods_and_headers() {
+async fn b038_llama_swap_42_preflights_name_methods_and_headers() {
     let origin = "https://app.example:3000";
     for (allowed, answer) in [(origin, origin), ("*", "*")] {
         let server = server(access(&["k"], &[], &[allowed])).await;
@@ -259,9 +259,5 @@ async fn connections_that_hang_do_not_hold_up_the_stop() {
     let _idle = TcpStream::connect(server.addr).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.stop();
-    tokio::time::timeout(Duration::from_secs(10), &mut server.task)
-        .await
-        .expect("the server to stop")
-        .unwrap()
-        .unwrap();
+    tokio::time::timeout(Duration::from_secs(10), &mut server.task).await.expect("the server to stop").unwrap();
 }

@@ -24,7 +24,7 @@ pub struct Server {
     pub addr: SocketAddr,
     pub engine: Engine,
     stop: Option<oneshot::Sender<()>>,
-    pub task: JoinHandle<std::io::Result<()>>,
+    pub task: JoinHandle<()>,
 }
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/4bit");

@@ -156,7 +156,7 @@ async fn stopping_lets_short_answers_finish() {
     server.stop();
     let reply = read_reply(&mut socket).await;
     assert_eq!(join(&reply.chunks(), "content"), "abc");
-    server.task.await.unwrap().unwrap();
+    server.task.await.unwrap();
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn stopping_ends_long_answers_after_the_grace() {
     assert_eq!(chunks.last().unwrap()["error"]["code"], "shutting_down");
     let reply = read_reply(&mut plain).await;
     assert_eq!((reply.status, reply.error()["code"].as_str()), (503, Some("shutting_down")));
-    tokio::time::timeout(Duration::from_secs(10), &mut server.task).await.unwrap().unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(10), &mut server.task).await.unwrap().unwrap();
     assert!(began.elapsed() < Duration::from_secs(5));
     server.until_idle().await;
 }
