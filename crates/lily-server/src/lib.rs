@@ -21,6 +21,7 @@ mod error;
 mod fields;
 mod gate;
 mod info;
+mod job;
 mod layout;
 mod metrics;
 mod names;
@@ -29,6 +30,7 @@ mod recall;
 mod reply;
 mod request_log;
 mod serve;
+mod shape;
 mod stream;
 mod text;
 

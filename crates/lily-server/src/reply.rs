@@ -1,10 +1,12 @@
-//! Events become the JSON of an answer: whole, or in chunks.
+//! The answers of `POST /v1/chat/completions`: whole, or in chunks.
 
+use axum::response::sse::Event as SseEvent;
 use lily_chat::OutputEvent;
 use lily_engine::{FinishReason, Finished, Progress};
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
+use crate::shape::{Choice, Shape, data};
 
 /// What all parts of one answer carry.
 #[derive(Clone, Debug)]
@@ -25,12 +27,13 @@ pub(crate) fn new_id(prefix: &str) -> Result<String, ApiError> {
 }
 
 impl Head {
-    pub(crate) fn new(model: &str) -> Result<Self, ApiError> {
+    /// `prefix` begins the id.
+    pub(crate) fn new(prefix: &str, model: &str) -> Result<Self, ApiError> {
         let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        Ok(Self { id: new_id("chatcmpl-")?, created, model: model.to_owned() })
+        Ok(Self { id: new_id(prefix)?, created, model: model.to_owned() })
     }
 
-    fn object(&self, object: &str, choices: Value) -> Map<String, Value> {
+    pub(crate) fn object(&self, object: &str, choices: Value) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("id".into(), self.id.clone().into());
         map.insert("object".into(), object.into());
@@ -47,12 +50,12 @@ impl Head {
     }
 
     /// The first chunk of choice `index` of a stream.
-    pub(crate) fn first_chunk(&self, index: usize) -> Value {
+    fn first_chunk(&self, index: usize) -> Value {
         self.chunk(index, json!({"role": "assistant", "content": ""}), None)
     }
 
     /// A chunk without text while the prompt is read, in llama.cpp's form.
-    pub(crate) fn progress_chunk(&self, index: usize, progress: &Progress) -> Value {
+    fn progress_chunk(&self, index: usize, progress: &Progress) -> Value {
         let mut chunk = self.chunk(index, json!({}), None);
         let &Progress { total, cached, processed, seconds } = progress;
         let time_ms = (seconds * 1e3).round() as u64;
@@ -61,7 +64,7 @@ impl Head {
     }
 
     /// The chunk for one event of choice `choice`; `None` when the event has nothing to show.
-    pub(crate) fn delta_chunk(&self, choice: usize, event: &OutputEvent) -> Result<Option<Value>, ApiError> {
+    fn delta_chunk(&self, choice: usize, event: &OutputEvent) -> Result<Option<Value>, ApiError> {
         let call = |call: Value| json!({"tool_calls": [call]});
         let delta = match event {
             OutputEvent::Reasoning(text) => json!({"reasoning_content": text}),
@@ -79,22 +82,22 @@ impl Head {
     }
 
     /// The chunk that says why choice `index` ended.
-    pub(crate) fn last_chunk(&self, index: usize, finished: &Finished) -> Value {
+    fn last_chunk(&self, index: usize, finished: &Finished) -> Value {
         let mut chunk = self.chunk(index, json!({}), Some(finished.reason));
         chunk["timings"] = timings(finished);
         chunk
     }
 
     /// The chunk after the last, for `stream_options.include_usage`.
-    pub(crate) fn usage_chunk(&self, finished: &Finished) -> Value {
+    fn usage_chunk(&self, finished: &Finished) -> Value {
         let mut map = self.object("chat.completion.chunk", json!([]));
         map.insert("usage".into(), usage(finished));
         map.into()
     }
 
-    /// All choices whole, with why each ended; `total` is their sum.
-    pub(crate) fn completion(&self, choices: Vec<(Message, FinishReason)>, total: &Finished) -> Value {
-        let choice = |(i, (message, why)): (usize, (Message, FinishReason))| json!({"index": i, "message": message.json(), "logprobs": null, "finish_reason": reason(why)});
+    /// All choices whole; `total` is their sum.
+    fn completion(&self, choices: Vec<Choice>, total: &Finished) -> Value {
+        let choice = |(i, c): (usize, Choice)| json!({"index": i, "message": c.message.json(), "logprobs": null, "finish_reason": reason(c.finished.reason)});
         let choices = choices.into_iter().enumerate().map(choice).collect();
         let mut map = self.object("chat.completion", choices);
         map.insert("usage".into(), usage(total));
@@ -103,18 +106,61 @@ impl Head {
     }
 }
 
+/// An answer as a chat completion.
+pub(crate) struct ChatShape {
+    pub(crate) head: Head,
+    pub(crate) include_usage: bool,
+}
+
+impl Shape for ChatShape {
+    fn whole(&mut self, choices: Vec<Choice>, total: &Finished) -> Result<Value, ApiError> {
+        Ok(self.head.completion(choices, total))
+    }
+
+    fn begin(&mut self, choices: usize) -> Result<Vec<SseEvent>, ApiError> {
+        Ok((0..choices).map(|i| data(&self.head.first_chunk(i))).collect())
+    }
+
+    fn progress(&mut self, choice: usize, progress: &Progress) -> Vec<SseEvent> {
+        vec![data(&self.head.progress_chunk(choice, progress))]
+    }
+
+    fn output(&mut self, choice: usize, event: OutputEvent) -> Result<Vec<SseEvent>, ApiError> {
+        Ok(self.head.delta_chunk(choice, &event)?.iter().map(data).collect())
+    }
+
+    fn finished(&mut self, choice: usize, finished: &Finished) -> Result<Vec<SseEvent>, ApiError> {
+        Ok(vec![data(&self.head.last_chunk(choice, finished))])
+    }
+
+    fn end(&mut self, total: &Finished) -> Result<Vec<SseEvent>, ApiError> {
+        let usage = self.include_usage.then(|| data(&self.head.usage_chunk(total)));
+        Ok(usage.into_iter().chain([done()]).collect())
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Vec<SseEvent> {
+        vec![data(&error.body()), done()]
+    }
+}
+
+/// What ends each stream of OpenAI's older APIs.
+pub(crate) fn done() -> SseEvent {
+    SseEvent::default().data("[DONE]")
+}
+
 /// The message of an answer that is not streamed, as it grows.
 #[derive(Default)]
 pub(crate) struct Message {
-    content: String,
-    reasoning: String,
-    calls: Vec<Call>,
+    pub(crate) content: String,
+    pub(crate) reasoning: String,
+    pub(crate) calls: Vec<Call>,
 }
 
-struct Call {
-    id: String,
-    name: String,
-    arguments: String,
+/// A whole tool call; the arguments are JSON.
+pub(crate) struct Call {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) arguments: String,
 }
 
 impl Message {
@@ -148,7 +194,7 @@ impl Message {
     }
 }
 
-fn reason(reason: FinishReason) -> &'static str {
+pub(crate) fn reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
@@ -156,7 +202,7 @@ fn reason(reason: FinishReason) -> &'static str {
     }
 }
 
-fn usage(finished: &Finished) -> Value {
+pub(crate) fn usage(finished: &Finished) -> Value {
     let u = &finished.usage;
     json!({
         "prompt_tokens": u.prompt_tokens,
@@ -168,7 +214,7 @@ fn usage(finished: &Finished) -> Value {
 }
 
 /// An extension: where the time went. The first token belongs to prefill, so decode made one token fewer.
-fn timings(finished: &Finished) -> Value {
+pub(crate) fn timings(finished: &Finished) -> Value {
     let (t, u) = (&finished.timings, &finished.usage);
     let rate = |tokens: usize, seconds: f64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
     json!({

@@ -9,22 +9,20 @@ use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use lily_engine::Event;
-use serde_json::Value;
 
 use crate::answers::Answers;
 use crate::error::ApiError;
-use crate::reply::Head;
 use crate::request_log::RequestLog;
 use crate::serve::Stop;
+use crate::shape::Shape;
 
 /// Tells nginx and its like to pass events on at once.
 static NO_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-struct Stream {
+struct Stream<S> {
     answers: Answers,
-    head: Head,
+    shape: S,
     log: RequestLog,
-    include_usage: bool,
     stop: Stop,
     ready: VecDeque<SseEvent>,
     /// An event taken from the answer before the response began.
@@ -36,9 +34,8 @@ struct Stream {
 /// own status; a slower prompt gets 200 and comments until there is something to send.
 pub(crate) async fn response(
     mut answers: Answers,
-    head: Head,
+    mut shape: impl Shape,
     mut log: RequestLog,
-    include_usage: bool,
     mut stop: Stop,
     keep_alive: Duration,
 ) -> Result<Response, ApiError> {
@@ -58,8 +55,8 @@ pub(crate) async fn response(
         Some(early) => early,
         None => None,
     };
-    let ready = (0..answers.len()).map(|i| data(&head.first_chunk(i))).collect();
-    let state = Stream { answers, head, log, include_usage, stop, ready, early, ended: false };
+    let ready = shape.begin(answers.len())?.into();
+    let state = Stream { answers, shape, log, stop, ready, early, ended: false };
     let events = stream::unfold(state, |mut state| async move {
         let event = state.next().await?;
         Some((Ok::<_, Infallible>(event), state))
@@ -72,11 +69,7 @@ pub(crate) async fn response(
     Ok(response)
 }
 
-fn data(value: &Value) -> SseEvent {
-    SseEvent::default().data(value.to_string())
-}
-
-impl Stream {
+impl<S: Shape> Stream<S> {
     async fn next(&mut self) -> Option<SseEvent> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -104,16 +97,14 @@ impl Stream {
     fn take(&mut self, event: Option<(usize, Event)>) -> Result<(), ApiError> {
         match event {
             Some((_, Event::Started { .. })) => {}
-            Some((i, Event::Progress(progress))) => self.ready.push_back(data(&self.head.progress_chunk(i, &progress))),
-            Some((i, Event::Output(event))) => self.ready.extend(self.head.delta_chunk(i, &event)?.as_ref().map(data)),
+            Some((i, Event::Progress(progress))) => self.ready.extend(self.shape.progress(i, &progress)),
+            Some((i, Event::Output(event))) => self.ready.extend(self.shape.output(i, event)?),
             Some((i, Event::Finished(finished))) => {
-                self.ready.push_back(data(&self.head.last_chunk(i, &finished)));
+                self.ready.extend(self.shape.finished(i, &finished)?);
                 let Some(total) = self.answers.end(i, finished) else { return Ok(()) };
-                if self.include_usage {
-                    self.ready.push_back(data(&self.head.usage_chunk(&total)));
-                }
+                self.ready.extend(self.shape.end(&total)?);
                 self.log.finished(&total);
-                self.end();
+                self.ended = true;
             }
             Some((_, Event::Failed(e))) => return Err(e.into()),
             None => return Err(ApiError::internal("the engine ended without an answer")),
@@ -124,12 +115,7 @@ impl Stream {
     /// The status is long sent: the error is an event of its own.
     fn fail(&mut self, error: &ApiError) {
         self.log.failed(error);
-        self.ready.push_back(data(&error.body()));
-        self.end();
-    }
-
-    fn end(&mut self) {
-        self.ready.push_back(SseEvent::default().data("[DONE]"));
+        self.ready.extend(self.shape.failed(error));
         self.ended = true;
     }
 }

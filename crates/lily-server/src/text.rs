@@ -11,6 +11,7 @@ use crate::app::App;
 use crate::body;
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, wrong_type};
+use crate::job::prepared;
 use crate::layout::{Conversation, lay_out};
 use crate::params::ChatParams;
 
@@ -41,23 +42,19 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, request: Request) ->
     .await
 }
 
-/// Read the body and answer it, away from the threads that serve connections: texts may be long.
 async fn answer(
     app: Arc<App>,
     request: Request,
     work: impl FnOnce(&App, &Map<String, Value>) -> Result<Value, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    let (parts, body) = request.into_parts();
-    body::check_content_type(&parts.headers)?;
-    let bytes = body::read(&app, &parts.headers, body).await?;
-    let value = tokio::task::spawn_blocking(move || {
-        let body = body::parse(&bytes)?;
+    let value = prepared(&app, request, move |app, bytes| {
+        let body = body::parse(bytes)?;
         if let Some(name) = Fields(&body).string("model")? {
             app.names.check(name)?;
         }
-        work(&app, &body)
+        work(app, &body)
     });
-    let value = value.await.map_err(|e| ApiError::internal(format!("the tokenizer failed: {e}")))??;
+    let value = value.await?;
     Ok(json_response(StatusCode::OK, &value))
 }
 
