@@ -210,7 +210,7 @@ fn thinking_in_an_assistants_content_is_the_only_exception() {
 
 /// What a prefix cache lives on: with `preserve_thinking`, a longer conversation begins with the shorter one's tokens.
 #[test]
-fn a_growing_conversation_keeps_its_prefix() {
+fn b016_qwen3_1826_a_growing_conversation_keeps_its_prefix() {
     let chat = chat();
     for thinking in [false, true] {
         let mut conversation = input(json!([{"role": "system", "content": "Be brief."}]), None, json!({}));

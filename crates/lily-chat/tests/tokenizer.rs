@@ -87,7 +87,7 @@ fn plain_text_never_encodes_to_added_tokens_and_comes_back() {
 }
 
 #[test]
-fn every_byte_has_a_token_and_every_token_its_bytes() {
+fn b044_basert_22_every_byte_has_a_token_and_every_token_its_bytes() {
     for tokenizer in [Some(demo_tokenizer()), real()].into_iter().flatten() {
         let mut single: Vec<u8> = (0..tokenizer.len() as u32)
             .filter_map(|id| tokenizer.token_bytes(id).filter(|bytes| bytes.len() == 1).map(|bytes| bytes[0]))

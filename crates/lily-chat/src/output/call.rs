@@ -281,8 +281,12 @@ impl OutputMachine {
         if rest.starts_with(CLOSE) {
             let len = self.pending.len() - rest.len() + CLOSE.len();
             self.pending.drain(..len);
-        } else if !last && may_become(rest, CLOSE) {
-            return Step::Wait;
+        } else if may_become(rest, CLOSE) {
+            if !last {
+                return Step::Wait;
+            }
+            // The output ends within the closing tag.
+            self.pending.clear();
         }
         self.leave_call();
         Step::Again
