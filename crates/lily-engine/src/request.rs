@@ -66,6 +66,8 @@ pub struct Progress {
 pub struct Finished {
     /// Why it ended.
     pub reason: FinishReason,
+    /// The stop string that ended it, if one did.
+    pub stop_string: Option<String>,
     /// Tokens counted.
     pub usage: Usage,
     /// Seconds spent.

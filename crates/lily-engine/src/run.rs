@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lily_chat::{OutputMachine, Tokenizer};
+use lily_chat::{Ended, OutputMachine, Tokenizer};
 use lily_model::{Model, SeqId, Snapshot};
 
 use crate::prefix::{BLOCK, Hit, PrefixCache, cuts};
@@ -201,14 +201,14 @@ impl Run {
         for event in self.machine.push(token) {
             self.job.listener.send(Event::Output(event));
         }
-        let ended = self.machine.ended().is_some();
-        if !ended && self.generated < self.limit {
+        let ended = self.machine.ended();
+        if ended.is_none() && self.generated < self.limit {
             return None;
         }
         for event in self.machine.finish() {
             self.job.listener.send(Event::Output(event));
         }
-        let reason = match ended {
+        let reason = match ended.is_some() {
             false => FinishReason::Length,
             // A call that the answer's end cut off cannot be run by anyone.
             true if self.machine.tool_calls() > 0 && self.machine.unfinished_call().is_none() => {
@@ -216,7 +216,11 @@ impl Run {
             }
             true => FinishReason::Stop,
         };
-        Some(Finished { reason, usage: self.usage(), timings: self.timings() })
+        let stop_string = ended.and_then(|ended| match ended {
+            Ended::StopString(string) => Some(string),
+            Ended::Eos => None,
+        });
+        Some(Finished { reason, stop_string, usage: self.usage(), timings: self.timings() })
     }
 
     fn usage(&self) -> Usage {

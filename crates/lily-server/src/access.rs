@@ -21,7 +21,7 @@ const METHODS: &str = "GET, POST, OPTIONS";
 /// What clients send beyond simple headers, where a preflight names none.
 const HEADERS: &str = "authorization, content-type, x-api-key, x-request-id";
 /// What pages may read of an answer.
-const EXPOSED: &str = "x-request-id, retry-after, x-lily-ignored-fields, x-lily-reattached-reasoning";
+const EXPOSED: &str = "x-request-id, request-id, retry-after, x-lily-ignored-fields, x-lily-reattached-reasoning";
 /// Seconds for which a browser remembers a preflight.
 const MAX_AGE: &str = "600";
 /// Open without a key, for those who watch over the process.

@@ -51,6 +51,18 @@ impl ApiError {
         self
     }
 
+    /// The same error for an API that calls the field something else.
+    pub(crate) fn renamed(mut self, name: impl Fn(&str) -> String) -> Self {
+        if let Some(param) = &self.param {
+            let own = name(param);
+            if let Some(rest) = self.message.strip_prefix(param.as_str()) {
+                self.message = format!("{own}{rest}");
+            }
+            self.param = Some(own);
+        }
+        self
+    }
+
     pub(crate) fn model_not_found(message: String) -> Self {
         let mut error = Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("model_not_found");
         error.param = Some("model".into());
@@ -60,7 +72,7 @@ impl ApiError {
     pub(crate) fn not_found(path: &str) -> Self {
         let shown: String = path.chars().take(200).collect();
         let message = format!(
-            "there is nothing at {shown}; there are /v1/chat/completions, /v1/models, /v1/models/{{id}}, \
+            "there is nothing at {shown}; there are /v1/chat/completions, /v1/messages, /v1/messages/count_tokens, /v1/models, /v1/models/{{id}}, \
              /tokenize, /detokenize, /health, /ready and /metrics"
         );
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("not_found")
@@ -161,6 +173,8 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        // For the gate, which knows whose form the path's errors have.
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -12,6 +12,7 @@ use tracing::Instrument;
 
 use crate::access::Verdict;
 use crate::app::App;
+use crate::messages;
 use crate::metrics::Metrics;
 use crate::reply::new_id;
 
@@ -51,6 +52,7 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
     let id = request_id(request.headers());
     let endpoint = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
     let mut count = Count { metrics: Arc::clone(&app.metrics), endpoint, status: CLIENT_LEFT };
+    let anthropic = messages::owns(request.uri().path());
     let origin = request.headers().get(header::ORIGIN).cloned();
     // Of the highest level, so that lines of every level carry the id.
     let span = tracing::error_span!("request", id = id.to_str().unwrap_or_default());
@@ -65,6 +67,9 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
         }
     };
     let mut response = answer.instrument(span).await;
+    if anthropic {
+        messages::dress(&mut response, &id);
+    }
     count.status = response.status().as_u16();
     app.access.mark(origin.as_ref(), response.headers_mut());
     response.headers_mut().insert(REQUEST_ID.clone(), id);

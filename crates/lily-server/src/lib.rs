@@ -1,4 +1,4 @@
-//! The OpenAI-compatible HTTP API: `POST /v1/chat/completions`, `GET /v1/models`, `POST /tokenize`,
+//! The OpenAI-compatible HTTP API: `POST /v1/chat/completions`, `POST /v1/messages`, `GET /v1/models`, `POST /tokenize`,
 //! `POST /detokenize`, `GET /health`, `GET /ready`, `GET /metrics` (`docs/api.md`).
 //!
 //! - [`App`]: what the API serves (engine, chat, names, defaults); [`router`] makes an axum router of it, and [`serve`]
@@ -23,6 +23,7 @@ mod gate;
 mod info;
 mod job;
 mod layout;
+mod messages;
 mod metrics;
 mod names;
 mod params;

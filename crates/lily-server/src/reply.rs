@@ -154,6 +154,21 @@ pub(crate) struct Message {
     pub(crate) content: String,
     pub(crate) reasoning: String,
     pub(crate) calls: Vec<Call>,
+    /// In which order these came, with the bytes of each text.
+    order: Vec<Span>,
+}
+
+enum Span {
+    Reasoning(usize),
+    Content(usize),
+    Call,
+}
+
+/// A part of a message, between two of another kind.
+pub(crate) enum Block<'a> {
+    Reasoning(&'a str),
+    Content(&'a str),
+    Call(&'a Call),
 }
 
 /// A whole tool call; the arguments are JSON.
@@ -166,9 +181,22 @@ pub(crate) struct Call {
 impl Message {
     pub(crate) fn add(&mut self, event: OutputEvent) -> Result<(), ApiError> {
         match event {
-            OutputEvent::Reasoning(text) => self.reasoning.push_str(&text),
-            OutputEvent::Content(text) => self.content.push_str(&text),
+            OutputEvent::Reasoning(text) => {
+                self.reasoning.push_str(&text);
+                match self.order.last_mut() {
+                    Some(Span::Reasoning(bytes)) => *bytes += text.len(),
+                    _ => self.order.push(Span::Reasoning(text.len())),
+                }
+            }
+            OutputEvent::Content(text) => {
+                self.content.push_str(&text);
+                match self.order.last_mut() {
+                    Some(Span::Content(bytes)) => *bytes += text.len(),
+                    _ => self.order.push(Span::Content(text.len())),
+                }
+            }
             OutputEvent::ToolCallBegin { name, .. } => {
+                self.order.push(Span::Call);
                 self.calls.push(Call { id: new_id("call_")?, name, arguments: String::new() });
             }
             OutputEvent::ToolCallArguments { index, delta } => {
@@ -178,6 +206,29 @@ impl Message {
             OutputEvent::ToolCallEnd { .. } => {}
         }
         Ok(())
+    }
+
+    /// The parts in their order.
+    pub(crate) fn blocks(&self) -> Vec<Block<'_>> {
+        let (mut reasoning, mut content, mut calls) =
+            (self.reasoning.as_str(), self.content.as_str(), self.calls.iter());
+        let mut blocks = Vec::with_capacity(self.order.len());
+        for span in &self.order {
+            match *span {
+                Span::Reasoning(bytes) => {
+                    let (text, rest) = reasoning.split_at(bytes);
+                    reasoning = rest;
+                    blocks.push(Block::Reasoning(text));
+                }
+                Span::Content(bytes) => {
+                    let (text, rest) = content.split_at(bytes);
+                    content = rest;
+                    blocks.push(Block::Content(text));
+                }
+                Span::Call => blocks.extend(calls.next().map(Block::Call)),
+            }
+        }
+        blocks
     }
 
     fn json(self) -> Value {

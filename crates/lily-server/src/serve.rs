@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::gate::gate;
-use crate::{chat, info, metrics, text};
+use crate::{chat, info, messages, metrics, text};
 
 /// How far the server is on its way to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +71,8 @@ impl FromRef<AppState> for Stop {
 fn routes(app: Arc<App>, stop: Stop) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat::completions))
+        .route("/v1/messages", post(messages::messages))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/models", get(info::models))
         .route("/v1/models/{*id}", get(info::one_model))
         .route("/tokenize", post(text::tokenize))

@@ -15,7 +15,7 @@ pub(crate) struct Choice {
     pub(crate) finished: Finished,
 }
 
-/// One answer in the form of one API. A stream calls `begin`, then `progress`, `output` and `finished` as things come,
+/// One answer in the form of one API. A stream calls `begin`, then `progress`, `started`, `output` and `finished` as things come,
 /// then `end` or, wherever it may be, `failed`; an answer that is not streamed calls `whole` alone.
 pub(crate) trait Shape: Send + 'static {
     /// The body; `total` sums up all choices.
@@ -23,6 +23,16 @@ pub(crate) trait Shape: Send + 'static {
 
     /// Before anything is known of the answer, but that it will have so many choices.
     fn begin(&mut self, choices: usize) -> Result<Vec<SseEvent>, ApiError>;
+
+    /// What a stream with nothing to say says from time to time.
+    fn keep_alive(&self) -> SseEvent {
+        SseEvent::default().comment("waiting")
+    }
+
+    /// The prompt of choice `choice` has been read.
+    fn started(&mut self, _choice: usize, _prompt_tokens: usize, _cached_tokens: usize) -> Vec<SseEvent> {
+        Vec::new()
+    }
 
     /// How much of the prompt has been read, where the request asks for that.
     fn progress(&mut self, _choice: usize, _progress: &Progress) -> Vec<SseEvent> {

@@ -56,12 +56,12 @@ pub(crate) async fn response(
         None => None,
     };
     let ready = shape.begin(answers.len())?.into();
+    let keep_alive = KeepAlive::new().interval(keep_alive).event(shape.keep_alive());
     let state = Stream { answers, shape, log, stop, ready, early, ended: false };
     let events = stream::unfold(state, |mut state| async move {
         let event = state.next().await?;
         Some((Ok::<_, Infallible>(event), state))
     });
-    let keep_alive = KeepAlive::new().interval(keep_alive).text("waiting");
     let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -96,7 +96,9 @@ impl<S: Shape> Stream<S> {
 
     fn take(&mut self, event: Option<(usize, Event)>) -> Result<(), ApiError> {
         match event {
-            Some((_, Event::Started { .. })) => {}
+            Some((i, Event::Started { prompt_tokens, cached_tokens })) => {
+                self.ready.extend(self.shape.started(i, prompt_tokens, cached_tokens));
+            }
             Some((i, Event::Progress(progress))) => self.ready.extend(self.shape.progress(i, &progress)),
             Some((i, Event::Output(event))) => self.ready.extend(self.shape.output(i, event)?),
             Some((i, Event::Finished(finished))) => {

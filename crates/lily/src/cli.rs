@@ -270,7 +270,7 @@ pub struct ServeArgs {
     /// An origin whose web pages may use this server, as http://localhost:3000 (repeatable; * for any)
     #[arg(long, value_name = "ORIGIN")]
     pub cors_origin: Vec<String>,
-    /// A further name that clients may give as `model` (repeatable)
+    /// A further name that clients may give as `model` (repeatable; one that ends in * is every name that begins so)
     #[arg(long, value_name = "NAME")]
     pub alias: Vec<String>,
     /// Requests that may wait for the engine; more are refused with 429

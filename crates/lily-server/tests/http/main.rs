@@ -1,10 +1,12 @@
 //! The API over real HTTP on loopback, with scripted answers in place of the model. Everything else is the real code.
 
 mod access;
+mod agents;
 mod answers;
 mod choices;
 mod errors;
 mod leaving;
+mod messages;
 mod metrics;
 mod reuse;
 mod server;

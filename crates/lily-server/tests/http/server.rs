@@ -116,6 +116,11 @@ impl Server {
         self.post_raw(body.to_string().as_bytes()).await
     }
 
+    /// The same to another path.
+    pub async fn post_to(&self, path: &str, body: &Value) -> Reply {
+        send(self.addr, "POST", path, JSON, body.to_string().as_bytes()).await
+    }
+
     /// The token ids of a conversation's prompt.
     pub async fn tokens(&self, body: &Value) -> Vec<u64> {
         let reply = send(self.addr, "POST", "/tokenize", JSON, body.to_string().as_bytes()).await.json();
@@ -229,6 +234,20 @@ impl Reply {
             }
         };
         self.body.split("\n\n").filter(|t| !t.is_empty()).map(event).collect()
+    }
+
+    /// The data of a stream of named events, which bear the name as their type; without comments.
+    pub fn named(&self) -> Vec<Value> {
+        assert_eq!(self.status, 200, "{self:?}");
+        assert_eq!(self.header("content-type"), Some("text/event-stream"));
+        let parts = self.body.split("\n\n").filter(|text| !text.is_empty() && !text.starts_with(':'));
+        let event = |text: &str| {
+            let (name, data) = text.split_once('\n').unwrap_or_else(|| panic!("{text:?}"));
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            assert_eq!(name.strip_prefix("event: "), data["type"].as_str(), "{text}");
+            data
+        };
+        parts.map(event).collect()
     }
 
     /// The data of a stream, which must end in `[DONE]`.
