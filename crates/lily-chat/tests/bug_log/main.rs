@@ -5,6 +5,7 @@
 mod common;
 mod messages;
 mod text;
+mod tools;
 
 use common::{demo_tokenizer, read};
 use lily_chat::messages::normalise;
