@@ -3,6 +3,7 @@
 mod access;
 mod agents;
 mod answers;
+mod bug_log;
 mod choices;
 mod errors;
 mod leaving;

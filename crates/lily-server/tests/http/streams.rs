@@ -83,17 +83,6 @@ async fn streamed_text_is_the_text_that_is_not_streamed() {
 }
 
 #[tokio::test]
-async fn characters_are_sent_whole() {
-    let text = "👩‍👩‍👧𠮷é";
-    let pieces: Vec<Value> = text.bytes().map(|b| json!({"bytes": [b]})).collect();
-    let server = Server::start(&json!({"pieces": pieces}).to_string()).await;
-    let chunks = server.post(&ask(json!({"stream": true}))).await.chunks();
-    assert_eq!(join(&chunks, "content"), text);
-    // One chunk for each character, after the first with its empty content.
-    assert_eq!(chunks.len(), 1 + text.chars().count() + 1);
-}
-
-#[tokio::test]
 async fn tokens_are_sent_as_they_come() {
     let server = Server::start(r#"{"pieces": ["a", "b", "c", "d"], "delay_ms": 100}"#).await;
     let mut socket = server.open(&ask(json!({"stream": true}))).await;

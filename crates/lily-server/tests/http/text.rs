@@ -80,19 +80,3 @@ async fn a_serving_server_is_ready() {
     let reply = server.get("/ready").await;
     assert_eq!((reply.status, reply.json()), (200, json!({"status": "ready"})));
 }
-
-#[tokio::test]
-async fn b004_llama_cpp_20215_developer_and_b001_late_system_messages_are_answered() {
-    let server = Server::start(r#"{"pieces": ["x"]}"#).await;
-    let user = json!({"role": "user", "content": "hi"});
-    let system = |role: &str| json!({"role": role, "content": "Be brief."});
-    let mut counts = Vec::new();
-    for messages in
-        [json!([system("system"), user]), json!([system("developer"), user]), json!([user, system("system")])]
-    {
-        let reply = server.post(&ask(json!({"messages": messages}))).await;
-        assert_eq!(reply.status, 200, "{messages}: {reply:?}");
-        counts.push(reply.json()["usage"]["prompt_tokens"].clone());
-    }
-    assert!(counts.iter().all(|count| *count == counts[0]), "{counts:?}");
-}
