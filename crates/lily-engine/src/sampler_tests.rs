@@ -90,7 +90,7 @@ fn frequencies_follow_the_softmax() {
 }
 
 #[test]
-fn each_filter_cuts_where_it_says() {
+fn b129_aprender_2376_each_filter_cuts_where_it_says() {
     let l = logs(&[0.05, 0.4, 0.15, 0.1, 0.3]);
     assert_eq!(support(params(1.0, 0, 1.0, 0.0), &l), [0, 1, 2, 3, 4]);
     assert_eq!(support(params(1.0, 3, 1.0, 0.0), &l), [1, 2, 4]);

@@ -59,7 +59,7 @@ fn number(name: &str, or: usize) -> usize {
 }
 
 #[test]
-fn lengths_around_the_borders_of_blocks_passes_and_messages() {
+fn b109_vllm_mlx_311_lengths_around_the_borders_of_blocks_passes_and_messages() {
     for exact in [false, true] {
         let mut talks = Talks::new(setup(TINY, PrefixOptions { exact, ..AMPLE }, true));
         borders(&mut talks, 200, &[0, 70, 127], 11);
@@ -70,7 +70,7 @@ fn lengths_around_the_borders_of_blocks_passes_and_messages() {
 }
 
 #[test]
-fn eight_conversations_in_any_order() {
+fn b114_rapid_mlx_1103_eight_conversations_in_any_order() {
     // Room for all, and for a few: then states are dropped all the time.
     let few = 7 * state_bytes(TINY);
     for (bytes, exact, parallel) in [(1 << 30, false, 1), (1 << 30, true, 3), (few, false, 2)] {
@@ -118,7 +118,7 @@ fn the_demo_model() {
 /// A chat of twenty turns: each reads what is new, and at most one block of what is not. With `exact` the last answer is read
 /// again, whose state decoding left.
 #[test]
-fn a_chat_reads_its_new_tokens_and_at_most_a_block_more() {
+fn b112_llama_cpp_20225_a_chat_reads_its_new_tokens_and_at_most_a_block_more() {
     for exact in [false, true] {
         let setup = setup(DEMO, PrefixOptions { exact, ..AMPLE }, true);
         let tokenizer = setup.tokenizer.clone();
@@ -159,7 +159,7 @@ fn timed(talks: &mut Talks, prompt: &[u32], starts: &[usize]) -> (Vec<u32>, (Dur
 
 /// A long conversation goes on: with `LILY_LONG=32768 LILY_LONG_LAYERS=4` at the dimensions of the 35B model.
 #[test]
-fn the_next_turn_of_a_long_conversation_reads_a_fiftieth_at_most() {
+fn b112_llama_cpp_20225_the_next_turn_of_a_long_conversation_reads_a_fiftieth_at_most() {
     let long = number("LILY_LONG", 1600);
     let mut setup = setup(TINY, PrefixOptions { bytes: 8 << 30, exact: false }, true);
     if let Ok(layers) = std::env::var("LILY_LONG_LAYERS") {

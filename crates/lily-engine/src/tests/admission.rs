@@ -46,7 +46,7 @@ fn a_side_request_overtakes_a_long_answer() {
 }
 
 #[test]
-fn what_can_never_fit_is_refused_with_numbers() {
+fn b139_mlx_lm_883_what_can_never_fit_is_refused_with_numbers() {
     let memory = bytes(640);
     let (engine, log) = admitting(4, 2, AMPLE, Some(memory));
     assert!(run(&engine, request(Op::Plain, 600, 40)).end.is_ok());

@@ -210,7 +210,7 @@ fn what_memory_drops_is_found_on_disk() {
 }
 
 #[test]
-fn others_are_neither_used_nor_harmed() {
+fn b111_vllm_mlx_365_others_are_neither_used_nor_harmed() {
     let (dir, warnings) = (tempfile::tempdir().unwrap(), warnings::Warnings::default());
     let ours = options(dir.path());
     let theirs = DiskOptions { identity: "a model, another build".into(), ..ours.clone() };

@@ -7,7 +7,7 @@ use super::*;
 const AMPLE: PrefixOptions = PrefixOptions { bytes: 1 << 30, exact: false };
 
 #[test]
-fn no_chunk_follows_the_one_in_which_the_client_leaves() {
+fn b120_ds4_333_no_chunk_follows_the_one_in_which_the_client_leaves() {
     for (slots, call, exact) in [(1, 1, false), (1, 5, true), (2, 5, false)] {
         let (engine, log) = caching(4, slots, PrefixOptions { exact, ..AMPLE });
         let mut held = log.lock();
@@ -51,7 +51,7 @@ fn no_step_follows_the_one_in_which_the_client_leaves() {
 }
 
 #[test]
-fn the_queue_is_left_without_a_call() {
+fn b122_pegainfer_642_the_queue_is_left_without_a_call() {
     let (engine, log) = engine(4, 1);
     let mut held = log.lock();
     let mut first = engine.submit(request(Op::Plain, 64 * 3, 5)).unwrap();
@@ -65,7 +65,7 @@ fn the_queue_is_left_without_a_call() {
 }
 
 #[test]
-fn others_go_on_when_one_leaves() {
+fn b124_mlx_vlm_2147_others_go_on_when_one_leaves() {
     let (alone, _) = engine(4, 1);
     let expected = run(&alone, request(Op::Plain, 64 * 9, 20)).text;
     for prefilling in [true, false] {

@@ -102,7 +102,7 @@ fn the_real_shapes_in_part() {
 }
 
 #[test]
-fn rows_on_both_sides_of_each_block_and_kernel() {
+fn b134_mlx_lm_844_rows_on_both_sides_of_each_block_and_kernel() {
     for (body, element) in bodies() {
         for rows in [1, 16, 17, 31, 32, 33, 63, 64, 65, 97, 128, 129] {
             Case::new(body, element, 64, &[(40, 4), (9, 16)], rows, 10 + rows as u32).check(rows as u32);

@@ -138,7 +138,7 @@ fn bytes_of_a_whole_projection() {
 }
 
 #[test]
-fn every_batch_on_both_sides_of_each_kernel() {
+fn b134_mlx_lm_844_every_batch_on_both_sides_of_each_kernel() {
     for batch in 1..=8 {
         for (norm, residual) in [(None, false), (Some(1), false), (None, true), (Some(33), true)] {
             let shapes: &[_] = if residual { &[(21, 4)] } else { &[(21, 4), (5, 8), (7, 16)] };

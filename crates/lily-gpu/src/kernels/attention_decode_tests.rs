@@ -122,7 +122,7 @@ fn check(c: &Case, seed: u32) {
 }
 
 #[test]
-fn contexts_on_both_sides_of_page_tile_and_block() {
+fn b134_mlx_lm_844_contexts_on_both_sides_of_page_tile_and_block() {
     for (n, count) in [1, 2, 63, 64, 65, 129, 255, 256, 257, 511, 512, 513, 700].into_iter().enumerate() {
         let kv = if n % 2 == 0 { KvType::Bf16 } else { KvType::F32 };
         check(&Case::real(KvType::Q8, vec![count]), n as u32 + 1);
@@ -221,7 +221,7 @@ fn every_length_of_a_step() {
 
 /// Keys and values far behind 2^32 values of a pool that takes memory only where it is touched.
 #[test]
-fn pages_beyond_32_bit_indices() {
+fn b132_omlx_841_pages_beyond_32_bit_indices() {
     let mut random = Random(71);
     let mut gpu = device(71);
     let (count, page_stride) = (70usize, 2 * 64 * D);

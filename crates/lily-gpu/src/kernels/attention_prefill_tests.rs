@@ -171,7 +171,7 @@ fn large_scores() {
 
 /// Keys and values far behind 2^32 values of a pool that takes memory only where it is touched.
 #[test]
-fn pages_beyond_32_bit_indices() {
+fn b132_omlx_841_pages_beyond_32_bit_indices() {
     for (body, element, kv) in bodies().into_iter().filter(|b| b.1 == Element::Bf16) {
         far_pages(&Case { body, query_heads: 1, kv_heads: 1, element, kv, start: 63, rows: 4, scale: 4.0 });
     }

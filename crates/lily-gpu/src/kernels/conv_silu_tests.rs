@@ -120,6 +120,6 @@ fn several_sequences_in_their_slots() {
 }
 
 #[test]
-fn gates_at_80() {
+fn b135_imp_1282_gates_at_80() {
     check(2, 4, 1, 2, true, 41);
 }

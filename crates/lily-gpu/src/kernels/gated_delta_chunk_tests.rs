@@ -165,7 +165,7 @@ fn the_real_heads_and_others() {
 
 #[cfg_attr(sanitized, ignore = "large")]
 #[test]
-fn gates_at_80() {
+fn b135_imp_1282_gates_at_80() {
     for seed in 0..6 {
         let mut case = Case::new(1, 2, 30, 150, seed);
         let mut random = Random(seed + 100);

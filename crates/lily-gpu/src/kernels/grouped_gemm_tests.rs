@@ -330,7 +330,7 @@ fn large_gates_stay_finite() {
 
 /// An expert that begins 2^32 weights into its matrix gives what it gives as the first.
 #[test]
-fn experts_past_the_range_of_32_bits() {
+fn b133_basert_0_2_0_experts_past_the_range_of_32_bits() {
     const EXPERTS: u32 = (1 << 20) + 1;
     for body in bodies() {
         let l = Layer::new(body, 64, 64, 1, 4);

@@ -170,7 +170,7 @@ fn heads_that_do_not_share_and_that_share_by_four() {
 }
 
 #[test]
-fn gates_at_80() {
+fn b135_imp_1282_gates_at_80() {
     for seed in 10..14 {
         check(2, 4, 1, 3, true, seed);
     }

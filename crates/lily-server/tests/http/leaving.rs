@@ -11,7 +11,7 @@ use crate::server::{Server, ask};
 const ENDLESS: &str = r#"{"pieces": ["word "], "delay_ms": 10, "end": "length"}"#;
 
 #[tokio::test]
-async fn leaving_a_stream_frees_the_engine() {
+async fn b119_mlx_lm_677_leaving_a_stream_frees_the_engine() {
     let server = Server::start(ENDLESS).await;
     let mut socket = server.open(&ask(json!({"stream": true}))).await;
     let mut buffer = [0; 512];
@@ -24,7 +24,7 @@ async fn leaving_a_stream_frees_the_engine() {
 }
 
 #[tokio::test]
-async fn leaving_a_plain_request_frees_the_engine() {
+async fn b121_vllm_mlx_457_leaving_a_plain_request_frees_the_engine() {
     let server = Server::start(ENDLESS).await;
     let socket = server.open(&ask(json!({}))).await;
     server.until("a running request", |load| load.running == 1).await;
@@ -34,7 +34,7 @@ async fn leaving_a_plain_request_frees_the_engine() {
 }
 
 #[tokio::test]
-async fn leaving_during_prefill_frees_the_engine_within_a_chunk() {
+async fn b120_ds4_333_leaving_during_prefill_frees_the_engine_within_a_chunk() {
     let server = Server::start("{\"pieces\": [\"x\"], \"prefill_ms\": 200}\n{\"pieces\": [\"y\"]}").await;
     let long = "word ".repeat(800);
     for stream in [true, false] {
@@ -51,7 +51,7 @@ async fn leaving_during_prefill_frees_the_engine_within_a_chunk() {
 }
 
 #[tokio::test]
-async fn leaving_the_queue_makes_room() {
+async fn b122_pegainfer_642_leaving_the_queue_makes_room() {
     let server = Server::start_with(ENDLESS, 1, |_| {}).await;
     let running = server.open(&ask(json!({"stream": true}))).await;
     server.until("a running request", |load| load.running == 1).await;
@@ -67,7 +67,7 @@ async fn leaving_the_queue_makes_room() {
 }
 
 #[tokio::test]
-async fn fifty_clients_that_leave_leave_nothing_behind() {
+async fn b123_rapid_mlx_1782_fifty_clients_that_leave_leave_nothing_behind() {
     let server = Server::start_with(ENDLESS, 100, |_| {}).await;
     for i in 0..50 {
         let mut socket = server.open(&ask(json!({"stream": i % 2 == 0}))).await;
@@ -82,7 +82,7 @@ async fn fifty_clients_that_leave_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_full_queue_is_429_with_a_time_to_come_back() {
+async fn b125_basert_44_a_full_queue_is_429_with_a_time_to_come_back() {
     let server = Server::start_with(ENDLESS, 1, |_| {}).await;
     let running = server.open(&ask(json!({"stream": true}))).await;
     server.until("a running request", |load| load.running == 1).await;

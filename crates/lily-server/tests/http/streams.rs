@@ -12,7 +12,7 @@ fn join(chunks: &[Value], field: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_stream_has_openai_shape() {
+async fn b105_tensorrt_llm_12758_a_stream_has_openai_shape() {
     let server = Server::start(r#"{"pieces": ["Hello", " there", "."]}"#).await;
     let reply = server.post(&ask(json!({"stream": true}))).await;
     assert_eq!(reply.header("cache-control"), Some("no-cache"));
@@ -33,7 +33,7 @@ async fn a_stream_has_openai_shape() {
 }
 
 #[tokio::test]
-async fn usage_comes_last_and_only_when_asked_for() {
+async fn b100_vllm_swift_19_and_b101_tt_inference_server_632_usage_comes_last_and_only_when_asked_for() {
     let server = Server::start(r#"{"pieces": ["a", "b"]}"#).await;
     let plain = server.post(&ask(json!({}))).await.json();
     let options = json!({"include_usage": true});
@@ -98,7 +98,7 @@ async fn tokens_are_sent_as_they_come() {
 }
 
 #[tokio::test]
-async fn a_slow_prompt_is_bridged_by_comments() {
+async fn b125_basert_44_a_slow_prompt_is_bridged_by_comments() {
     let script = r#"{"pieces": ["x"], "prefill_ms": 400}"#;
     let server = Server::start_with(script, 2, |app| app.keep_alive = Duration::from_millis(50)).await;
     let events = server.post(&ask(json!({"stream": true}))).await.events();
@@ -108,7 +108,7 @@ async fn a_slow_prompt_is_bridged_by_comments() {
 }
 
 #[tokio::test]
-async fn a_failure_before_the_first_token_has_its_own_status() {
+async fn b099_minisearch_2339_a_failure_before_the_first_token_has_its_own_status() {
     let server = Server::start(
         "{\"pieces\": [\"x\"], \"fail_after\": 0}\n{\"pieces\": [\"x\"], \"fail_after\": 0}\n{\"pieces\": [\"good\"]}",
     )
@@ -123,7 +123,7 @@ async fn a_failure_before_the_first_token_has_its_own_status() {
 }
 
 #[tokio::test]
-async fn a_failure_in_mid_stream_is_an_event_and_an_end() {
+async fn b097_vllm_mlx_302_a_failure_in_mid_stream_is_an_event_and_an_end() {
     let bad = r#"{"pieces": ["a", "b", "c"], "fail_after": 2}"#;
     let server = Server::start(&format!("{bad}\n{bad}\n{{\"pieces\": [\"good\"]}}")).await;
     let chunks = server.post(&ask(json!({"stream": true}))).await.chunks();

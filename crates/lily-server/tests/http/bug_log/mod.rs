@@ -3,7 +3,9 @@
 
 mod messages;
 mod stops;
+mod streams;
 mod thinking;
+mod tools;
 mod unicode;
 mod validation;
 
@@ -30,7 +32,7 @@ impl Said {
         assert_eq!(of("total_tokens"), self.prompt_tokens + self.completion_tokens);
     }
 
-    fn whole(reply: &Reply) -> Self {
+    pub fn whole(reply: &Reply) -> Self {
         assert_eq!(reply.status, 200, "{reply:?}");
         let body = reply.json();
         let (choice, text) = (&body["choices"][0], |v: &Value| v.as_str().unwrap_or_default().to_owned());
@@ -48,7 +50,7 @@ impl Said {
         said
     }
 
-    fn streamed(reply: &Reply) -> Self {
+    pub fn streamed(reply: &Reply) -> Self {
         let mut said = Self::default();
         for chunk in reply.chunks() {
             let choice = &chunk["choices"][0];
