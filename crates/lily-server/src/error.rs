@@ -134,9 +134,10 @@ impl From<SubmitError> for ApiError {
             SubmitError::EmptyPrompt => Self::field("messages", "the prompt is empty"),
             SubmitError::NothingToGenerate => Self::field("max_tokens", "must be at least 1"),
             SubmitError::PromptTooLong { prompt, context } => {
+                // Clients know the error by "prompt is too long", which is what Anthropic says: not all read the code.
                 let message = format!(
-                    "the prompt has {prompt} tokens, but the context is {context} and the answer needs at least one of \
-                     them; shorten the messages or start the server with a larger --ctx"
+                    "the prompt is too long: it has {prompt} tokens, but the context is {context} and the answer needs \
+                     at least one of them; shorten the messages or start the server with a larger --ctx"
                 );
                 Self::field("messages", message).code("context_length_exceeded")
             }
